@@ -1,0 +1,25 @@
+#!lua flags=allow-oom
+-- configure: pause, resume, and the limits that hold without a handler: names and values, '' to remove one.
+-- ARGV: call id, then name, value ... Answers: {call id}.
+--- keys meta
+--- include clock
+--- include meta
+
+local KNOWN = {paused = true, depth = true, max_stalls = true, min_backoff = true, max_backoff = true,
+  result_ttl = true, failure_ttl = true, config = true}
+for i = 2, #ARGV, 2 do
+  if not KNOWN[ARGV[i]] or not ARGV[i + 1] then return redis.error_reply('BADARG no such setting: ' .. ARGV[i]) end
+  local number = tonumber(ARGV[i + 1])
+  if ARGV[i] ~= 'config' and ARGV[i + 1] ~= '' and not (number and number >= -1 and number < 2 ^ 45) then
+    return redis.error_reply('BADARG ' .. ARGV[i] .. ' is a number from -1 on')
+  end
+end
+local _, refusal = begin()
+if refusal then return refusal end
+for i = 2, #ARGV, 2 do
+  if ARGV[i + 1] == '' then redis.call('HDEL', K.meta, ARGV[i])
+  else redis.call('HSET', K.meta, ARGV[i], ARGV[i + 1]) end
+end
+commit()
+ring()
+return {ARGV[1]}

@@ -1,0 +1,35 @@
+-- A lease: token, its length, when it was taken, marks, and the place in `ready` it was taken from.
+local STARTED, CANCELLED, EXTENDED = 1, 2, 4
+
+local function pack_lease(token, length, taken, marks, score)
+  return cmsgpack.pack(token, length, taken, marks, score)
+end
+
+local function read_lease(raw)
+  local ok, token, length, taken, marks, score = pcall(cmsgpack.unpack, raw)
+  if not ok or type(token) ~= 'string' or type(length) ~= 'number' or type(taken) ~= 'number'
+      or type(marks) ~= 'number' or type(score) ~= 'number' then return nil end
+  return {token = token, length = length, taken = taken, marks = marks, score = score}
+end
+
+local function put_lease(id, token, length, taken, marks, score)
+  redis.call('HSET', K.leases, id, pack_lease(token, length, taken, marks, score))
+end
+
+local function get_lease(id)
+  local raw = redis.call('HGET', K.leases, id)
+  if not raw then return nil end
+  local lease = read_lease(raw)
+  if not lease then
+    bump('anomalies')
+    redis.call('HDEL', K.leases, id)
+  end
+  return lease
+end
+
+local function has(lease, mark) return bit.band(lease.marks, mark) ~= 0 end
+
+local function set_mark(id, lease, mark)
+  lease.marks = bit.bor(lease.marks, mark)
+  put_lease(id, lease.token, lease.length, lease.taken, lease.marks, lease.score)
+end

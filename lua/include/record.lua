@@ -1,0 +1,46 @@
+-- A waiting or running job: one packed string. payload, created, then a table only if there is
+-- anything else to say, so that a plain job costs eleven bytes beside its payload.
+--   g generation · q recent dispatch requests · a attempts put back · r t s c d retries, timeouts,
+--   stalls, crashes, lost deliveries · u run time · p priority · x expiry · o options (opaque)
+--   m y f max_stalls, result_ttl, failure_ttl set for this job · e k last error and its kind
+--   in a failure job: i the job it speaks of · j the token that failed · z the kind · b the error ·
+--   n its attempts, retries, timeouts, stalls, crashes
+--   while blocked also: D has data · R resets counts · O has options · l h clamp of the run time
+local PRIORITY = 100
+local NUMBERS = {'g', 'a', 'r', 't', 's', 'c', 'd', 'u', 'p', 'x', 'm', 'y', 'f', 'l', 'h'}
+local TEXTS = {'q', 'o', 'e', 'k', 'i', 'j', 'z', 'b', 'n'}
+
+local function pack_record(payload, created, ext)
+  if next(ext) == nil then return cmsgpack.pack(payload, created) end
+  return cmsgpack.pack(payload, created, ext)
+end
+
+-- Total: whatever bytes are in the hash, the answer is a whole record or nothing.
+local function unpack_record(raw)
+  local ok, payload, created, ext = pcall(cmsgpack.unpack, raw)
+  if not ok or type(payload) ~= 'string' or type(created) ~= 'number' then return nil end
+  if ext == nil then return payload, created, {} end
+  if type(ext) ~= 'table' then return nil end
+  for _, f in ipairs(NUMBERS) do
+    local v = ext[f]
+    if v ~= nil and (type(v) ~= 'number' or v ~= v) then return nil end
+  end
+  for _, f in ipairs(TEXTS) do
+    if ext[f] ~= nil and type(ext[f]) ~= 'string' then return nil end
+  end
+  return payload, created, ext
+end
+
+local function priority(ext) return ext.p or PRIORITY end
+local function run_at(created, ext) return ext.u or created end
+
+local function flat(payload, created, ext)
+  local out = {'payload', payload, 'created', created}
+  for k, v in pairs(ext) do
+    if type(k) == 'string' and (type(v) == 'string' or type(v) == 'number') then
+      out[#out + 1] = k
+      out[#out + 1] = v
+    end
+  end
+  return out
+end

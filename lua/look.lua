@@ -1,0 +1,53 @@
+#!lua flags=no-writes
+-- look: everything known of one id: its waiting run, its running one, its last ended one.
+-- ARGV: call id, id. Answers: {call id, now, place of the waiting run or '', its record, lease or {}, the running
+-- record, ended or {}}, records as flat lists of names and values.
+--- keys meta jobs next ready delayed blocked leases active ended succeeded failed cancelled
+--- include clock
+--- include record
+
+local id = ARGV[2]
+local now, refusal = glance()
+if refusal then return refusal end
+
+local function read(raw)
+  if not raw then return {} end
+  local payload, created, ext = unpack_record(raw)
+  if not payload then return {'corrupt', 1} end
+  return flat(payload, created, ext)
+end
+
+local held = redis.call('HGET', K.leases, id)
+local lease, running, place, waiting = {}, {}, '', {}
+if held then
+  local ok, token, length, taken, marks = pcall(cmsgpack.unpack, held)
+  if ok and type(token) == 'string' then
+    lease = {token, length, taken, marks, redis.call('ZSCORE', K.active, id) or '0'}
+  else
+    lease = {'', 0, 0, 0, '0'}
+  end
+  running = read(redis.call('HGET', K.jobs, id))
+  waiting = read(redis.call('HGET', K.next, id))
+  if #waiting > 0 then place = 'blocked' end
+else
+  waiting = read(redis.call('HGET', K.jobs, id))
+  if redis.call('ZSCORE', K.ready, id) then place = 'ready'
+  elseif redis.call('ZSCORE', K.delayed, id) then place = 'delayed'
+  elseif #waiting > 0 then place = 'ready' end
+end
+
+-- What has outlived its time is gone, trimmed or not.
+local ended = {}
+local raw = redis.call('HGET', K.ended, id)
+local expiry = raw and tonumber(redis.call('ZSCORE', K.succeeded, id) or redis.call('ZSCORE', K.failed, id)
+  or redis.call('ZSCORE', K.cancelled, id) or nil)
+if raw and (not expiry or expiry > now) then
+  local ok, state, generation, at, body, created, ext = pcall(cmsgpack.unpack, raw)
+  if ok and type(ext) == 'table' and type(created) == 'number' and type(body) == 'string'
+      and type(state) == 'string' and type(at) == 'number' and type(generation) == 'number' then
+    ended = {state, generation, at, body, flat(type(ext.P) == 'string' and ext.P or '', created, ext)}
+  else
+    ended = {'corrupt', 0, 0, '', {}}
+  end
+end
+return {ARGV[1], now, place, waiting, lease, running, ended}

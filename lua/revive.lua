@@ -1,0 +1,43 @@
+#!lua
+-- revive: make a failed job ready again with its counters at zero, and drop its waiting failure job.
+-- ARGV: call id, id. Answers: {call id, 1 revived, 0 there is no such dead letter, -1 the id waits or runs already}.
+--- keys meta jobs next ready delayed blocked expiring leases ended succeeded failed cancelled memory0 memory1 memory2 quarantine fail_meta fail_jobs fail_ready fail_delayed fail_expiring fail_leases
+--- include clock
+--- include meta
+--- include record
+--- include quarantine
+--- include batch
+--- include memory
+--- include place
+--- include requests
+--- include ending
+
+local id = ARGV[2]
+local now, refusal = begin()
+if refusal then return refusal end
+local ok, state, generation, _, _, created, ext = pcall(cmsgpack.unpack, redis.call('HGET', K.ended, id) or '')
+if not ok or state ~= 'f' or type(ext) ~= 'table' or type(ext.P) ~= 'string' or type(created) ~= 'number' then
+  commit()
+  return {ARGV[1], 0}
+end
+if redis.call('HEXISTS', K.jobs, id) == 1 or redis.call('HEXISTS', K.leases, id) == 1 then
+  commit()
+  return {ARGV[1], -1}
+end
+local payload, failure_job = ext.P, ext.F
+local kept = {g = bump('seq'), q = ext.q, o = ext.o, p = ext.p, m = ext.m, y = ext.y, f = ext.f, u = now}
+forget_ended(id)
+redis.call('HSET', K.jobs, id, pack_record(payload, created, kept))
+place(id, created, kept, now)
+bump('created')
+bump('revived')
+if type(failure_job) == 'string' and redis.call('HEXISTS', K.fail_leases, failure_job) == 0
+    and redis.call('HDEL', K.fail_jobs, failure_job) == 1 then
+  redis.call('ZREM', K.fail_ready, failure_job)
+  redis.call('ZREM', K.fail_delayed, failure_job)
+  redis.call('ZREM', K.fail_expiring, failure_job)
+  redis.call('HINCRBY', K.fail_meta, 'cancelled', 1)
+end
+commit()
+ring()
+return {ARGV[1], 1, generation}

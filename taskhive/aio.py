@@ -1,0 +1,260 @@
+"""The asyncio client: `AsyncHive`, with the methods of `Hive` as coroutines."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Self
+
+from taskhive import relay, units
+from taskhive.aio_broker import AsyncBroker
+from taskhive.commands import Answer, Settle
+from taskhive.core import DEFAULT_VISIBILITY, IO_TIMEOUT, BoundJob, listed_state, purged_state
+from taskhive.effects import Flow, T
+from taskhive.errors import NotDurable, PartialDispatch
+from taskhive.handles import BoundBase, HiveBase, JobBase, LeaseBase, QueueBase, bound_jobs
+from taskhive.jobs import JobInfo, JobState, Page, QueueStats
+from taskhive.options import PLAIN
+
+
+class AsyncHive(HiveBase):
+    """A program's way to its queues.
+
+    As `Hive`, for asyncio: any event loop may use it, and a cancelled await leaves no broken
+    connection behind.
+    """
+
+    _broker: AsyncBroker | None = None
+
+    async def _run(self, flow: Flow[T]) -> T:
+        if relay.installed is not None:
+            return await relay.installed.run_async(flow)
+        broker = self._broker
+        if broker is None:
+            broker = self._broker = AsyncBroker(self._core.target, self._core.directory, IO_TIMEOUT)
+        return await broker.run(flow)
+
+    def queue(self, name: str, *, visibility: float = DEFAULT_VISIBILITY) -> AsyncQueue:
+        """A queue by its name; `visibility` is for leases taken by hand from this object."""
+        return AsyncQueue(self, name, PLAIN, visibility)
+
+    def job(self, queue: str, id: str) -> AsyncJob:
+        """The newest run of an id, whoever dispatched it."""
+        return AsyncJob(self, units.queue_name(queue), units.job_id(id), None, False)
+
+    async def queues(self) -> list[str]:
+        """The names of all queues that were dispatched to, in order."""
+        return await self._run(self._core.commands.queues())
+
+    async def dispatch_many(self, calls: Iterable[AsyncBoundCall]) -> list[AsyncJob]:
+        """Dispatch calls made by `bind`, of any queues and options, in as few trips as can be."""
+        bound = bound_jobs(calls, AsyncBoundCall)
+        return await self._dispatched(bound, self._core.dispatch_bound(bound))
+
+    async def _dispatched(self, bound: list[BoundJob], flow: Flow[list[Answer]]) -> list[AsyncJob]:
+        try:
+            return AsyncJob._all_of(self, bound, await self._run(flow))
+        except (PartialDispatch, NotDurable) as error:
+            error.jobs = AsyncJob._all_of(self, bound, error.jobs)
+            raise
+
+    async def ping(self, wait: float = 0.0) -> float:
+        """The seconds one round trip takes; tries for `wait` seconds before it gives up."""
+        patience = units.seconds(wait, "wait")
+        started = time.monotonic()
+        await self._run(self._core.commands.session.command(None, b"PING", patience=patience))
+        return time.monotonic() - started
+
+    async def close(self) -> None:
+        """Close the connections. A client given by `client=` is left alone."""
+        if self._broker is not None:
+            await self._broker.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class AsyncQueue(QueueBase[AsyncHive]):
+    """A named queue: only a name and the options for its next dispatches."""
+
+    # Dispatch
+
+    async def dispatch(self, *args: Any, **kwargs: Any) -> AsyncJob:
+        """Write one job; returns once the server has it."""
+        core, options = self._core, self._options
+        item = core.item(options, args, kwargs)
+        flow = core.commands.dispatch(self.name, (item,), options.durable is True)
+        try:
+            return AsyncJob._of(self._hive, self.name, item, (await self._hive._run(flow))[0])
+        except NotDurable as error:
+            error.jobs = [AsyncJob._of(self._hive, self.name, item, error.jobs[0])]
+            raise
+
+    async def dispatch_many(self, items: Iterable[Any]) -> list[AsyncJob]:
+        """Write one job for each item, its one positional argument: a trip per 1,000."""
+        bound, flow = self._many(list(items))
+        return await self._hive._dispatched(bound, flow) if bound else []
+
+    def bind(self, *args: Any, **kwargs: Any) -> AsyncBoundCall:
+        """A checked call that is dispatched later, alone or by `hive.dispatch_many`."""
+        return AsyncBoundCall(self, args, kwargs)
+
+    # Leases by hand
+
+    async def lease(
+        self, visibility: float | None = None, wait: float | None = 0.0
+    ) -> AsyncLease | None:
+        """Take one job, ours for `visibility` seconds; waits up to `wait`, None for ever."""
+        got = await self._hive._run(self._lease_flow(visibility, wait))
+        return None if got is None else AsyncLease(self._hive, self.name, got)
+
+    # Looking
+
+    async def stats(self) -> QueueStats:
+        """The exact numbers of this instant, in one call."""
+        return await self._hive._run(self._core.commands.stats(self.name))
+
+    async def jobs(self, state: str = "ready", limit: int = 100, cursor: str | None = None) -> Page:
+        """Some jobs in one state, in order; go on with the page's `cursor`."""
+        units.whole(limit, "limit", least=1, most=1000)
+        return await self._hive._run(
+            self._core.commands.page(self.name, listed_state(state), limit, cursor)
+        )
+
+    async def matching(self, *args: Any, **kwargs: Any) -> list[AsyncJob]:
+        """The waiting and running jobs with these arguments; reads through the queue."""
+        found = await self._hive._run(self._core.commands.matching(self.name, args, kwargs))
+        return [AsyncJob(self._hive, self.name, job.id, job.generation, False) for job in found]
+
+    @property
+    def dead(self) -> AsyncDeadLetters:
+        """The jobs that failed for good and are kept."""
+        return AsyncDeadLetters(self)
+
+    # Acting
+
+    async def cancel(self, id: str) -> bool:
+        """Drop a waiting job, mark a running one; True if because of this it will not finish."""
+        return await self._hive._run(self._core.commands.cancel(self.name, units.job_id(id)))
+
+    async def pause(self) -> None:
+        """Let nobody take jobs; what runs goes on, and dispatching too."""
+        await self._hive._run(self._core.commands.configure(self.name, paused="1"))
+
+    async def resume(self) -> None:
+        """End a pause."""
+        await self._hive._run(self._core.commands.configure(self.name, paused=""))
+
+    async def configure(self, *, max_depth: int | None) -> None:
+        """Refuse dispatches with `QueueFull` once `max_depth` jobs wait; None: never."""
+        await self._hive._run(self._depth(max_depth))
+
+    async def purge(self, state: str, older_than: float = 0.0) -> int:
+        """Drop the jobs in one state that are at least `older_than` seconds old; how many."""
+        age = units.seconds(older_than, "older_than")
+        return await self._hive._run(self._core.commands.purge(self.name, purged_state(state), age))
+
+    async def sweep(self) -> list[str]:
+        """Put back what lapsed, promote what is due; any lease does so in passing."""
+        return await self._hive._run(self._core.commands.sweep(self.name))
+
+    async def destroy(self) -> int:
+        """Drop the queue, its fail lane and all they hold; how many jobs waited or ran."""
+        return await self._hive._run(self._destroy_flow())
+
+
+class AsyncBoundCall(BoundBase[AsyncQueue]):
+    """A dispatch that was not made yet."""
+
+    async def dispatch(self) -> AsyncJob:
+        """Dispatch it; each time anew."""
+        return await self._queue.dispatch(*self._args, **self._kwargs)
+
+
+class AsyncJob(JobBase[AsyncHive]):
+    """A handle on one job."""
+
+    __slots__ = ()
+
+    async def state(self) -> JobState:
+        """Where it stands now."""
+        commands = self._hive._core.commands
+        return await self._hive._run(commands.state(self.queue, self.id, self._generation))
+
+    async def info(self) -> JobInfo:
+        """All its record says."""
+        commands = self._hive._core.commands
+        return await self._hive._run(commands.info(self.queue, self.id, self._generation))
+
+    async def cancel(self) -> bool:
+        """Drop it if it waits, mark it if it runs; False if it had ended."""
+        return await self._hive._run(self._hive._core.commands.cancel(self.queue, self.id))
+
+    async def delete(self) -> bool:
+        """Drop its record and result; raises `JobActive` while it runs."""
+        return await self._hive._run(self._hive._core.commands.remove(self.queue, self.id))
+
+
+class AsyncDeadLetters:
+    """The failed jobs of a queue that are kept for inspection."""
+
+    def __init__(self, queue: AsyncQueue) -> None:
+        self._queue = queue
+
+    async def jobs(self, limit: int = 100, cursor: str | None = None) -> Page:
+        """Some of them, the next to expire first."""
+        return await self._queue.jobs("failed", limit, cursor)
+
+    async def retry(self, id: str) -> bool:
+        """Make one ready again with its counters at zero; False if there is no such dead letter."""
+        queue = self._queue
+        return await queue._hive._run(queue._core.commands.revive(queue.name, units.job_id(id)))
+
+    async def purge(self, older_than: float = 0.0) -> int:
+        """Drop them; how many."""
+        return await self._queue.purge("failed", older_than)
+
+
+class AsyncLease(LeaseBase[AsyncHive]):
+    """A job taken by hand. Every method raises `LeaseLost` once it is not ours any more."""
+
+    async def ack(self, result: Any = None) -> None:
+        """End the job with a result."""
+        await self._settle(self._core.acked(self._job, result))
+
+    async def fail(self, why: Any, *, permanent: bool = False) -> None:
+        """End the attempt: the job comes again after a while, or is given up."""
+        await self._settle(self._core.failed(self._job, why, permanent, random))
+
+    async def release(self, delay: float | None = None) -> None:
+        """Give it back uncounted: to its old place, or to wait for `delay` seconds."""
+        await self._settle(self._released(delay))
+
+    async def extend(self, seconds: float) -> None:
+        """Keep it for so many seconds from now on."""
+        self._renewed(await self._hive._run(self._renewal(seconds)))
+
+    async def _settle(self, settle: Settle) -> None:
+        self._answered(await self._hive._run(self._core.commands.settle(self.queue, settle)))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._settled:
+            return
+        if error is None:
+            await self.ack()
+        elif isinstance(error, Exception):
+            await self.fail(error)
+        else:  # Ctrl-C is nobody's failure
+            await self.release()

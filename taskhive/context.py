@@ -1,0 +1,110 @@
+"""`current_job()`: what a handler can know of, and say about, the attempt it runs in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sized
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from taskhive.errors import NoCurrentJob
+from taskhive.jobs import ErrorInfo
+from taskhive.retries import Counts
+
+T = TypeVar("T")
+
+_BETWEEN_PROGRESS = 0.1
+
+
+@dataclass(slots=True)
+class CurrentJob:
+    """One running attempt."""
+
+    id: str
+    queue: str
+    attempt: int
+    fence: int
+    """Grows with every lease of this queue: for systems that keep the highest they have seen."""
+    counts: Counts = field(default_factory=Counts)
+    _tell: Callable[[dict[str, Any]], None] = field(default=lambda progress: None, repr=False)
+    _is_cancelled: Callable[[], bool] = field(default=lambda: False, repr=False)
+    _next: float = 0.0
+    _pending: tuple[float, float | None, Any] | None = None
+
+    @property
+    def retries(self) -> int:
+        """How often it was put back because the handler raised."""
+        return self.counts.retries
+
+    @property
+    def timeouts(self) -> int:
+        """How often because a limit was passed."""
+        return self.counts.timeouts
+
+    @property
+    def stalls(self) -> int:
+        """How often because its worker was lost."""
+        return self.counts.stalls
+
+    @property
+    def crashes(self) -> int:
+        """How often because its process died."""
+        return self.counts.crashes
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody has asked this attempt to end by itself."""
+        return self._is_cancelled()
+
+    def progress(self, done: float, total: float | None = None, note: Any = None) -> None:
+        """Say how far it is; sent at most ten times a second, the last one always."""
+        now = time.monotonic()
+        if now < self._next:
+            self._pending = (done, total, note)
+            return
+        self._next = now + _BETWEEN_PROGRESS
+        self._pending = None
+        self._tell({"done": done, "total": total, "note": note})
+
+    def track(self, items: Iterable[T], total: float | None = None, note: Any = None) -> Iterator[T]:
+        """Pass items through, saying how many are done."""
+        if total is None and isinstance(items, Sized):
+            total = len(items)
+        for done, item in enumerate(items, 1):
+            yield item
+            self.progress(done, total, note)
+
+    def flush(self) -> None:
+        """Send what was held back."""
+        if self._pending is not None:
+            self._next = 0.0
+            self.progress(*self._pending)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What a failure handler is given: the job that was given up, and why."""
+
+    job_id: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    error: ErrorInfo
+    kind: str
+    counts: Counts
+    black_box: dict[str, Any] | None = None
+
+
+_current: CurrentJob | None = None
+
+
+def current_job() -> CurrentJob:
+    """The attempt this handler runs in, from any of its threads."""
+    if _current is None:
+        raise NoCurrentJob("no handler runs here: current_job() is for handlers run by a worker")
+    return _current
+
+
+def set_current(job: CurrentJob | None) -> None:
+    """Enter or leave an attempt; for the child alone."""
+    global _current
+    _current = job

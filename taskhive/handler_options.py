@@ -1,0 +1,115 @@
+"""How a handler is run: the frozen options of `@hive.handler(...)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from taskhive import units
+from taskhive.errors import ConfigurationError
+from taskhive.options import Duration
+from taskhive.retries import Limits
+
+ISOLATIONS = ("process", "fresh")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerOptions:
+    """The defaults of every handler; what is given is checked when it is made."""
+
+    timeout: Duration | None = 60.0
+    soft_timeout: Duration | None = None
+    max_retries: int = 10
+    max_timeouts: int = 3
+    max_stalls: int = 3
+    max_crashes: int = 1
+    min_backoff: Duration = 2.0
+    max_backoff: Duration = 300.0
+    jitter: Literal["full", "none"] = "full"
+    backoff: Callable[[int, BaseException], float] | None = None
+    permanent: tuple[type[BaseException], ...] = ()
+    isolation: Literal["process", "fresh"] = "process"
+    priority: int = 100
+    result_ttl: Duration | None = 3600.0
+    failure_ttl: Duration | None = 7 * 86400.0
+    max_jobs_per_child: int | None = None
+
+    def __post_init__(self) -> None:
+        checks: dict[str, Callable[[Any, str], Any]] = {
+            "timeout": _optional_seconds,
+            "soft_timeout": _optional_seconds,
+            "max_retries": units.whole,
+            "max_timeouts": units.whole,
+            "max_stalls": units.whole,
+            "max_crashes": units.whole,
+            "min_backoff": units.seconds,
+            "max_backoff": units.seconds,
+            "result_ttl": _optional_ttl,
+            "failure_ttl": _optional_ttl,
+        }
+        for name, check in checks.items():
+            object.__setattr__(self, name, check(getattr(self, name), name))
+        units.whole(self.priority, "priority", most=255)
+        if self.max_jobs_per_child is not None:
+            units.whole(self.max_jobs_per_child, "max_jobs_per_child", least=1)
+        _one_of("jitter", self.jitter, ("full", "none"))
+        _one_of("isolation", self.isolation, ISOLATIONS)
+        least: Any = self.min_backoff
+        if least > self.max_backoff:
+            raise ConfigurationError(
+                "min_backoff", f"{least} is over max_backoff={self.max_backoff}", "Make it smaller"
+            )
+        if self.backoff is not None and not callable(self.backoff):
+            raise ConfigurationError("backoff", "not callable", "Give a function (attempt, error)")
+        kinds = self.permanent if isinstance(self.permanent, tuple) else (self.permanent,)
+        if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+            raise ConfigurationError(
+                "permanent", f"{self.permanent!r} is no tuple of exception classes", "Give (ValueError,)"
+            )
+        object.__setattr__(self, "permanent", kinds)
+
+    @classmethod
+    def given(cls, options: Mapping[str, Any]) -> HandlerOptions:
+        """From keywords; an unknown one is an error that names those there are."""
+        known = [field.name for field in fields(cls)]
+        unknown = sorted(options.keys() - set(known))
+        if unknown:
+            raise ConfigurationError(
+                unknown[0], "there is no such handler option", f"Known are: name, {', '.join(known)}"
+            )
+        return cls(**options)
+
+    def portable(self) -> dict[str, Any]:
+        """What the supervisor needs of them, as JSON; functions stay where they are."""
+        here = ("backoff", "permanent")
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in here}
+
+    def limits(self) -> Limits:
+        """How often a job may be put back, and how long it then waits."""
+        return Limits(
+            max_retries=self.max_retries,
+            max_timeouts=self.max_timeouts,
+            max_stalls=self.max_stalls,
+            max_crashes=self.max_crashes,
+            min_backoff=self.min_backoff,  # type: ignore[arg-type]
+            max_backoff=self.max_backoff,  # type: ignore[arg-type]
+            jitter=self.jitter,
+        )
+
+
+def _optional_seconds(value: Any, field: str) -> float | None:
+    return None if value is None else units.seconds(value, field, least=0.001)
+
+
+def _optional_ttl(value: Any, field: str) -> float | None:
+    return None if value is None else units.seconds(value, field)
+
+
+def _one_of(field: str, value: Any, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigurationError(field, f"{value!r} is none of its values", f"Use one of {allowed}")
+
+
+FAILURE_HANDLER = HandlerOptions(max_retries=100, min_backoff=10.0, max_backoff=900.0)
+"""Failure handlers are retried for days: they are the last to know."""

@@ -1,0 +1,256 @@
+"""The blocking client: `Hive` and what it hands out."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Self
+
+from taskhive import relay, units
+from taskhive.broker import Broker
+from taskhive.commands import Answer, Settle
+from taskhive.core import DEFAULT_VISIBILITY, IO_TIMEOUT, BoundJob, listed_state, purged_state
+from taskhive.effects import Flow, T
+from taskhive.errors import NotDurable, PartialDispatch
+from taskhive.handles import BoundBase, HiveBase, JobBase, LeaseBase, QueueBase, bound_jobs
+from taskhive.jobs import JobInfo, JobState, Page, QueueStats
+from taskhive.options import PLAIN
+
+
+class Hive(HiveBase):
+    """A program's way to its queues.
+
+    Without a URL it uses `TASKHIVE_URL`, and without that the embedded server. It connects at
+    first use, may be shared by threads, and survives a fork.
+    """
+
+    _broker: Broker | None = None
+
+    def _run(self, flow: Flow[T]) -> T:
+        if relay.installed is not None:
+            return relay.installed.run(flow)
+        broker = self._broker
+        if broker is None:
+            broker = self._broker = Broker(self._core.target, self._core.directory, IO_TIMEOUT)
+        return broker.run(flow)
+
+    def queue(self, name: str, *, visibility: float = DEFAULT_VISIBILITY) -> Queue:
+        """A queue by its name; `visibility` is for leases taken by hand from this object."""
+        return Queue(self, name, PLAIN, visibility)
+
+    def job(self, queue: str, id: str) -> Job:
+        """The newest run of an id, whoever dispatched it."""
+        return Job(self, units.queue_name(queue), units.job_id(id), None, False)
+
+    def queues(self) -> list[str]:
+        """The names of all queues that were dispatched to, in order."""
+        return self._run(self._core.commands.queues())
+
+    def dispatch_many(self, calls: Iterable[BoundCall]) -> list[Job]:
+        """Dispatch calls made by `bind`, of any queues and options, in as few trips as can be."""
+        bound = bound_jobs(calls, BoundCall)
+        return self._dispatched(bound, self._core.dispatch_bound(bound))
+
+    def _dispatched(self, bound: list[BoundJob], flow: Flow[list[Answer]]) -> list[Job]:
+        try:
+            return Job._all_of(self, bound, self._run(flow))
+        except (PartialDispatch, NotDurable) as error:
+            error.jobs = Job._all_of(self, bound, error.jobs)
+            raise
+
+    def ping(self, wait: float = 0.0) -> float:
+        """The seconds one round trip takes; tries for `wait` seconds before it gives up."""
+        patience = units.seconds(wait, "wait")
+        started = time.monotonic()
+        self._run(self._core.commands.session.command(None, b"PING", patience=patience))
+        return time.monotonic() - started
+
+    def close(self) -> None:
+        """Close the connections. A client given by `client=` is left alone."""
+        if self._broker is not None:
+            self._broker.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Queue(QueueBase[Hive]):
+    """A named queue: only a name and the options for its next dispatches."""
+
+    # Dispatch
+
+    def dispatch(self, *args: Any, **kwargs: Any) -> Job:
+        """Write one job; returns once the server has it."""
+        core, options = self._core, self._options
+        item = core.item(options, args, kwargs)
+        flow = core.commands.dispatch(self.name, (item,), options.durable is True)
+        try:
+            return Job._of(self._hive, self.name, item, self._hive._run(flow)[0])
+        except NotDurable as error:
+            error.jobs = [Job._of(self._hive, self.name, item, error.jobs[0])]
+            raise
+
+    def dispatch_many(self, items: Iterable[Any]) -> list[Job]:
+        """Write one job for each item, its one positional argument: a trip per 1,000."""
+        bound, flow = self._many(list(items))
+        return self._hive._dispatched(bound, flow) if bound else []
+
+    def bind(self, *args: Any, **kwargs: Any) -> BoundCall:
+        """A checked call that is dispatched later, alone or by `hive.dispatch_many`."""
+        return BoundCall(self, args, kwargs)
+
+    # Leases by hand
+
+    def lease(self, visibility: float | None = None, wait: float | None = 0.0) -> Lease | None:
+        """Take one job, ours for `visibility` seconds; waits up to `wait`, None for ever."""
+        got = self._hive._run(self._lease_flow(visibility, wait))
+        return None if got is None else Lease(self._hive, self.name, got)
+
+    # Looking
+
+    def stats(self) -> QueueStats:
+        """The exact numbers of this instant, in one call."""
+        return self._hive._run(self._core.commands.stats(self.name))
+
+    def jobs(self, state: str = "ready", limit: int = 100, cursor: str | None = None) -> Page:
+        """Some jobs in one state, in order; go on with the page's `cursor`."""
+        units.whole(limit, "limit", least=1, most=1000)
+        return self._hive._run(self._core.commands.page(self.name, listed_state(state), limit, cursor))
+
+    def matching(self, *args: Any, **kwargs: Any) -> list[Job]:
+        """The waiting and running jobs with these arguments; reads through the queue."""
+        found = self._hive._run(self._core.commands.matching(self.name, args, kwargs))
+        return [Job(self._hive, self.name, job.id, job.generation, False) for job in found]
+
+    @property
+    def dead(self) -> DeadLetters:
+        """The jobs that failed for good and are kept."""
+        return DeadLetters(self)
+
+    # Acting
+
+    def cancel(self, id: str) -> bool:
+        """Drop a waiting job, mark a running one; True if because of this it will not finish."""
+        return self._hive._run(self._core.commands.cancel(self.name, units.job_id(id)))
+
+    def pause(self) -> None:
+        """Let nobody take jobs; what runs goes on, and dispatching too."""
+        self._hive._run(self._core.commands.configure(self.name, paused="1"))
+
+    def resume(self) -> None:
+        """End a pause."""
+        self._hive._run(self._core.commands.configure(self.name, paused=""))
+
+    def configure(self, *, max_depth: int | None) -> None:
+        """Refuse dispatches with `QueueFull` once `max_depth` jobs wait; None: never."""
+        self._hive._run(self._depth(max_depth))
+
+    def purge(self, state: str, older_than: float = 0.0) -> int:
+        """Drop the jobs in one state that are at least `older_than` seconds old; how many."""
+        age = units.seconds(older_than, "older_than")
+        return self._hive._run(self._core.commands.purge(self.name, purged_state(state), age))
+
+    def sweep(self) -> list[str]:
+        """Put back what lapsed, promote what is due; any lease does so in passing."""
+        return self._hive._run(self._core.commands.sweep(self.name))
+
+    def destroy(self) -> int:
+        """Drop the queue, its fail lane and all they hold; how many jobs waited or ran."""
+        return self._hive._run(self._destroy_flow())
+
+
+class BoundCall(BoundBase[Queue]):
+    """A dispatch that was not made yet."""
+
+    def dispatch(self) -> Job:
+        """Dispatch it; each time anew."""
+        return self._queue.dispatch(*self._args, **self._kwargs)
+
+
+class Job(JobBase[Hive]):
+    """A handle on one job."""
+
+    __slots__ = ()
+
+    def state(self) -> JobState:
+        """Where it stands now."""
+        commands = self._hive._core.commands
+        return self._hive._run(commands.state(self.queue, self.id, self._generation))
+
+    def info(self) -> JobInfo:
+        """All its record says."""
+        commands = self._hive._core.commands
+        return self._hive._run(commands.info(self.queue, self.id, self._generation))
+
+    def cancel(self) -> bool:
+        """Drop it if it waits, mark it if it runs; False if it had ended."""
+        return self._hive._run(self._hive._core.commands.cancel(self.queue, self.id))
+
+    def delete(self) -> bool:
+        """Drop its record and result; raises `JobActive` while it runs."""
+        return self._hive._run(self._hive._core.commands.remove(self.queue, self.id))
+
+
+class DeadLetters:
+    """The failed jobs of a queue that are kept for inspection."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    def jobs(self, limit: int = 100, cursor: str | None = None) -> Page:
+        """Some of them, the next to expire first."""
+        return self._queue.jobs("failed", limit, cursor)
+
+    def retry(self, id: str) -> bool:
+        """Make one ready again with its counters at zero; False if there is no such dead letter."""
+        queue = self._queue
+        return queue._hive._run(queue._core.commands.revive(queue.name, units.job_id(id)))
+
+    def purge(self, older_than: float = 0.0) -> int:
+        """Drop them; how many."""
+        return self._queue.purge("failed", older_than)
+
+
+class Lease(LeaseBase[Hive]):
+    """A job taken by hand. Every method raises `LeaseLost` once it is not ours any more."""
+
+    def ack(self, result: Any = None) -> None:
+        """End the job with a result."""
+        self._settle(self._core.acked(self._job, result))
+
+    def fail(self, why: Any, *, permanent: bool = False) -> None:
+        """End the attempt: the job comes again after a while, or is given up."""
+        self._settle(self._core.failed(self._job, why, permanent, random))
+
+    def release(self, delay: float | None = None) -> None:
+        """Give it back uncounted: to its old place, or to wait for `delay` seconds."""
+        self._settle(self._released(delay))
+
+    def extend(self, seconds: float) -> None:
+        """Keep it for so many seconds from now on."""
+        self._renewed(self._hive._run(self._renewal(seconds)))
+
+    def _settle(self, settle: Settle) -> None:
+        self._answered(self._hive._run(self._core.commands.settle(self.queue, settle)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._settled:
+            return
+        if error is None:
+            self.ack()
+        elif isinstance(error, Exception):
+            self.fail(error)
+        else:  # Ctrl-C is nobody's failure
+            self.release()

@@ -1,0 +1,129 @@
+"""What is known of jobs and queues: states, records and numbers as plain frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+from taskhive.retries import Counts
+
+
+class JobState(StrEnum):
+    """Where a job stands; `UNKNOWN` is one that never was, or whose time to live has passed."""
+
+    READY = "ready"
+    DELAYED = "delayed"
+    BLOCKED = "blocked"
+    ACTIVE = "active"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    UNKNOWN = "unknown"
+
+
+WAITING = (JobState.READY, JobState.DELAYED, JobState.BLOCKED)
+ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+LISTED = (*WAITING, JobState.ACTIVE, *ENDED)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorInfo:
+    """Why an attempt failed, as told by whoever ran it; text, never an object."""
+
+    kind: str
+    type: str
+    message: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobInfo:
+    """One job as its record says at one instant."""
+
+    id: str
+    queue: str
+    state: JobState
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    created_at: datetime | None = None
+    run_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    expires: datetime | None = None
+    priority: int = 100
+    generation: int = 0
+    attempts: int = 0
+    counts: Counts = field(default_factory=Counts)
+    options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    token: str | None = None
+    result: Any = None
+    error: ErrorInfo | None = None
+    failure_job: str | None = None
+    """In a `failed` record: the id of the failure job that was made for it."""
+    failed_job: str | None = None
+    """In a failure job: the id of the job it speaks of."""
+    reason: str | None = None
+    """Why it was cancelled: `cancelled`, `expired`, `purged`."""
+    corrupt: bool = False
+    """The record could not be read; nothing but its id and state is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """The numbers of a queue at one instant; they add up.
+
+    created = ready + delayed + blocked + active + succeeded + failed + cancelled + merged
+    """
+
+    queue: str
+    ready: int
+    delayed: int
+    blocked: int
+    active: int
+    dead: int
+    created: int
+    succeeded: int
+    failed: int
+    cancelled: int
+    merged: int
+    oldest_wait: float | None
+    paused: bool
+    max_depth: int | None
+    stale: int
+    """Settles refused because their lease was not current."""
+    duplicates: int
+    """Settles that came again and were known."""
+    swept: int
+    """Leases that lapsed."""
+    anomalies: int
+    """Records that were missing or unreadable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some jobs of a queue and where to go on; iterates over the jobs."""
+
+    jobs: tuple[JobInfo, ...]
+    cursor: str | None
+    """Give it to the next call; None when this was the last page."""
+
+    def __iter__(self) -> Iterator[JobInfo]:
+        return iter(self.jobs)
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    def __getitem__(self, index: int) -> JobInfo:
+        return self.jobs[index]
+
+
+def when(ms: float) -> datetime | None:
+    """The wall time of a stored moment, or None for one that no calendar has."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None

@@ -1,0 +1,51 @@
+"""How an attempt can end, as the pool reports it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taskhive.blackbox import BlackBox
+from taskhive.slot import Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What an attempt took."""
+
+    wall: float
+    cpu: float
+    peak_memory: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The handler returned; the result is bytes to us."""
+
+    attempt: Attempt
+    result: bytes
+    costs: Costs
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The handler raised; its child formatted the exception."""
+
+    attempt: Attempt
+    kind: str
+    type: str
+    message: str
+    traceback: str
+    after: float | None
+    at: float | None
+    costs: Costs
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The child is gone: killed by us for the attempt's verdict, or by itself."""
+
+    attempt: Attempt
+    box: BlackBox
+
+
+Outcome = Finished | Raised | Ended

@@ -1,0 +1,49 @@
+"""Fixtures of the whole suite: a server of each kind, and a hive with keys of its own."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from taskhive import Hive
+from tests.servers import Server, programs, running
+
+_numbers = itertools.count()
+
+
+def pytest_report_header() -> list[str]:
+    return [f"server: {name} ({path.name})" for name, path in programs().items()]
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variable of the developer's own changes what a test does."""
+    for name in [name for name in os.environ if name.startswith("TASKHIVE_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session", params=sorted(programs()))
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server of each kind, shared by the tests of one process."""
+    with (
+        tempfile.TemporaryDirectory(prefix="th-") as directory,  # short: it holds a unix socket
+        running(programs()[request.param], Path(directory)) as started,
+    ):
+        yield started
+
+
+@pytest.fixture
+def prefix() -> str:
+    """Keys of this test alone."""
+    return f"t{os.getpid()}-{next(_numbers)}"
+
+
+@pytest.fixture
+def hive(server: Server, prefix: str) -> Iterator[Hive]:
+    with Hive(server.url, prefix=prefix) as hive:
+        yield hive

@@ -1,0 +1,225 @@
+"""A walk: the shipped scripts on a real server beside the model, compared whole after every step."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, deque
+from typing import Any
+
+import hiredis
+
+from taskhive.keys import QueueKeys
+from tests.store import walker_state
+from tests.store.model import Full, Queue
+from tests.store.walker_compare import (
+    Decode,
+    Violation,
+    bytes_besides_counters,
+    differences,
+    snapshot,
+)
+from tests.store.walker_ledger import Ledger, broken_structure
+from tests.store.walker_ops import Dispatch, Exchange, Op, Revive
+from tests.store.walker_state import DUMP, RawQueue
+from tests.store.walker_wire import Scripts, Wire
+
+START = 2**41
+"""Later than the server's own clock, so that no key of a walk goes by itself: what the server
+expires on its own only frees memory, and the walk must not depend on how long it takes."""
+
+WORKERS = ("w1", "w2", "w3")
+
+
+class Walker:
+    """One queue with its fail lane, on the server and in the model."""
+
+    def __init__(self, wire: Wire, scripts: Scripts, prefix: str, name: str = "q") -> None:
+        self.wire, self.scripts = wire, scripts
+        self.keys = {"main": QueueKeys(prefix, name), "lane": QueueKeys(prefix, f"{name}:fail")}
+        self.figures: Counter[str] = Counter()
+        self.effects: Counter[str] = Counter()
+        lane = Queue(self.effects)
+        self.models = {"main": Queue(self.effects, lane), "lane": lane}
+        self.clock = START
+        self.ledger = Ledger()
+        self.trace = hashlib.sha256()
+        self.recent: deque[str] = deque(maxlen=12)
+        self._generations: dict[str, dict[int, int]] = {"main": {0: 0}, "lane": {0: 0}}
+        self._decoded: dict[tuple[str, str, bytes], Any] = {}
+        self._rows: dict[str, Any] = {}
+        self._raw: dict[str, RawQueue] = {}
+        self._snapshots: dict[str, dict[str, Any]] = {}
+        self._dump = DUMP.encode()
+        self._digest = hashlib.sha1(self._dump).hexdigest()
+        parts = walker_state.parts(WORKERS)
+        self._all_keys = [self.keys[q].name(part).encode() for q in ("main", "lane") for part in parts]
+
+    # Steps
+
+    def advance(self, ms: int) -> None:
+        self.clock += ms
+
+    def jump(self, ms: int) -> None:
+        """A step of the server's clock, in either direction."""
+        self.advance(ms)
+        self._note(f"the clock jumps by {ms} ms", "jumps")
+
+    def flush(self) -> None:
+        """The server forgets every script."""
+        self.wire.call([b"SCRIPT", b"FLUSH"])
+        self._note("SCRIPT FLUSH", "flushes")
+
+    def _note(self, words: str, figure: str) -> None:
+        self.figures["steps"] += 1
+        self.figures[figure] += 1
+        self.recent.append(words)
+        self.trace.update(words.encode())
+
+    def do(self, op: Op, resent: bool = False) -> Any:
+        """One call: the model does it, the server does it, and nothing may differ."""
+        self._note(f"{'again ' if resent else ''}at {self.clock - START}: {op}", op.verb)
+        self.figures["resent"] += resent
+        model = self.models[op.queue]
+        expected: Any
+        try:
+            expected = op.expect(model, self.clock)
+        except Full:
+            expected = Full
+        reply, dump = self._call(op)
+        raw = self._read(dump)
+        if isinstance(reply, hiredis.ReplyError):
+            if expected is not Full or not str(reply).startswith("FULL "):
+                self._violated(f"the script failed: {reply}")
+            actual: Any = Full
+        else:
+            if reply[0] != op.call.encode():
+                self._violated(f"the reply carries {reply[0]!r}")
+            self._bind(op, expected, reply, raw[op.queue])
+            actual = op.read(reply[1:], lambda number: self._generation(op.queue, number))
+        self.trace.update(repr(actual).encode())
+        if actual != expected:
+            self._violated(f"it answered {actual}\n  where the model says {expected}")
+        self._compare(raw)
+        if wrong := self.ledger.note(op, actual, model.now, self._raw.get(op.queue), resent):
+            self._violated(wrong)
+        self._raw = raw
+        self._figure(op, actual)
+        return actual
+
+    def _figure(self, op: Op, reply: Any) -> None:
+        if isinstance(op, Exchange):
+            self.figures["settles offered"] += len(op.settles)
+            for answer in reply[0]:
+                self.figures[answer] += 1
+
+    # The server
+
+    def _call(self, op: Op) -> tuple[Any, Any]:
+        keys = self.keys[op.queue].of(op.verb, **op.special)
+        args = [op.call.encode(), *op.args(), b"%d" % self.clock]
+        digest = self.scripts.digests[op.verb].encode()
+        step = [b"EVALSHA", digest, b"%d" % len(keys), *keys, *args]
+        look = [b"EVALSHA", self._digest.encode(), b"%d" % len(self._all_keys), *self._all_keys]
+        look += walker_state.kinds(WORKERS) * 2
+        reply, dump = self.wire.call(step, look)
+        if _is_noscript(reply):
+            # Nothing ran: the text goes once more, as a client does it.
+            self.figures["reloaded"] += 1
+            text = self.scripts.texts[op.verb]
+            reply, dump = self.wire.call([b"EVAL", text, *step[2:]], look)
+        if _is_noscript(dump):
+            (dump,) = self.wire.call([b"EVAL", self._dump, *look[2:]])
+        return reply, dump
+
+    def _read(self, dump: Any) -> dict[str, RawQueue]:
+        if isinstance(dump, hiredis.ReplyError):
+            self._violated(f"the state cannot be read: {dump}")
+        half = len(dump) // 2
+        raw = {}
+        for queue, rows in (("main", dump[:half]), ("lane", dump[half:])):
+            untouched = queue in self._rows and not self.models[queue].touched
+            if untouched and rows == self._rows[queue]:
+                raw[queue] = self._raw[queue]
+                continue
+            raw[queue] = walker_state.read(rows, WORKERS)
+            # The order of the fields of a hash is the server's affair, and changes by itself.
+            if untouched and raw[queue] != self._raw[queue]:
+                self._violated(f"{queue} changed, which nobody touched")
+            self._rows[queue] = rows
+        return raw
+
+    # Generations: the model counts its own, and the server's must come in the same order
+
+    def _generation(self, queue: str, number: int) -> int:
+        return self._generations[queue].get(number, -number)
+
+    def _bind(self, op: Op, expected: Any, reply: list[Any], raw: RawQueue) -> None:
+        known = self._generations[op.queue]
+        pairs: list[tuple[int, int]] = []
+        if isinstance(op, Dispatch) and expected is not Full:
+            for (letter, generation), word in zip(expected, reply[2], strict=True):
+                if letter in "NB" and generation:
+                    pairs.append((int(word[1:]), generation))
+        elif isinstance(op, Revive) and expected[0] == 1 and op.id in raw.hashes["jobs"]:
+            waiting = self.models[op.queue].entries[op.id].waiting
+            assert waiting is not None
+            pairs.append((walker_state.job(raw.hashes["jobs"][op.id])["g"], waiting.generation))
+        for number, generation in pairs:
+            if number <= max(known):
+                self._violated(f"generation {number} is not newer than {max(known)}")
+            known[number] = generation
+
+    # Comparison
+
+    def decoded_in(self, queue: str) -> Decode:
+        """Records decoded; most of them are the same as a step ago."""
+        known = self._decoded
+
+        def decode(kind: str, raw: bytes) -> Any:
+            found = known.get((queue, kind, raw))
+            if found is None:
+                if len(known) > 4000:
+                    known.clear()
+                found = walker_state.READERS[kind](raw)
+                if isinstance(found, dict):
+                    found["g"] = self._generation(queue, found["g"])
+                known[queue, kind, raw] = found
+            return found
+
+        return decode
+
+    def _compare(self, raw: dict[str, RawQueue]) -> None:
+        for queue, model in self.models.items():
+            if queue in self._snapshots and not model.touched:
+                continue
+            model.touched = False
+            if wrong := broken_structure(raw[queue], self.decoded_in(queue)):
+                self._violated(f"{queue}: {wrong}")
+            expected = snapshot(model)
+            try:
+                wrong = differences(model, expected, raw[queue], self.decoded_in(queue))
+            except (ValueError, KeyError, AttributeError, IndexError) as error:
+                wrong = f"a record cannot be read: {error!r}"
+            if wrong:
+                self._violated(f"{queue}: {wrong}")
+            before = self._raw.get(queue)
+            if (
+                before is not None
+                and expected == self._snapshots[queue]
+                and bytes_besides_counters(before) != bytes_besides_counters(raw[queue])
+            ):
+                self._violated(f"{queue}: bytes changed although nothing happened")
+            self._snapshots[queue] = expected
+        if wrong := self.ledger.failures(raw["main"], raw["lane"], self.decoded_in("lane")):
+            self._violated(wrong)
+
+    def _violated(self, what: str) -> None:
+        steps = "\n  ".join(self.recent)
+        raise Violation(f"step {self.figures['steps']}: {what}\nthe last steps:\n  {steps}")
+
+    def clean_up(self) -> None:
+        self.wire.call([b"UNLINK", *self._all_keys])
+
+
+def _is_noscript(reply: Any) -> bool:
+    return isinstance(reply, hiredis.ReplyError) and str(reply).startswith("NOSCRIPT")
