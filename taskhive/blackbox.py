@@ -61,11 +61,19 @@ def exit_verdict(code: int) -> tuple[str, str | None]:
     return "killed from outside" if name in ("SIGKILL", "SIGTERM") else "crashed", name
 
 
-def encode(type_name: str, message: str, traceback: str, box: BlackBox | None) -> bytes:
-    """An error record with its black box."""
+def encode(
+    type_name: str,
+    message: str,
+    traceback: str,
+    box: BlackBox | None,
+    exception: dict[str, Any] | None = None,
+) -> bytes:
+    """An error record with its black box, and the exception as its child wrote it down."""
     words: dict[str, Any] = {"type": type_name[:200], "message": message[:16384]}
     if traceback:
         words["traceback"] = traceback[:20000]
     if box is not None:
         words["black_box"] = box.portable()
+    if exception is not None:
+        words["exception"] = exception
     return json.dumps(words).encode()

@@ -23,10 +23,9 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
-from taskhive import codec, context, linux, relay
+from taskhive import codec, context, exceptions, linux, relay
 from taskhive.context import CurrentJob, Failure
 from taskhive.errors import PayloadTooLarge, PermanentError, Retry, SoftTimeout
 from taskhive.handlers import Handler
@@ -38,7 +37,6 @@ from taskhive.wire import Kind, Reader, frame, json_body, json_frame, read_json
 
 FINISHED = struct.Struct("!IddQ")
 """Number, wall seconds, CPU seconds, peak resident bytes; the result follows."""
-MAX_TEXT = 16 * 1024
 MAX_OUTPUT = 1024 * 1024
 
 
@@ -160,7 +158,7 @@ class Child:
     ) -> bytes:
         """An exception as JSON, whatever its methods do; nothing of it is trusted to be short."""
         kind, after, at = "error", None, None
-        name = type(error).__name__
+        name = exceptions.class_name(error)
         if encoding:
             kind = "permanent"
             name = "ResultTooLarge" if isinstance(error, PayloadTooLarge) else "ResultEncode"
@@ -176,8 +174,9 @@ class Child:
         body = {
             "kind": kind,
             "type": name[:200],
-            "message": _guarded(lambda: str(error)),
-            "traceback": _guarded(lambda: _traceback(error)),
+            "message": exceptions.guarded(lambda: str(error)),
+            "traceback": exceptions.guarded(lambda: _traceback(error)),
+            "exception": exceptions.encode(error, _HIDDEN),
             "after": after,
             "at": at,
             # Memory or stack ran out once; what is left of the process is not to be trusted.
@@ -259,23 +258,14 @@ def _black_box(body: bytes) -> dict[str, Any] | None:
     return box if isinstance(box, dict) else None
 
 
-def _guarded(make: Callable[[], str]) -> str:
-    try:
-        text = make()
-        return (
-            text if len(text) <= MAX_TEXT else text[: MAX_TEXT // 2] + "\n...\n" + text[-MAX_TEXT // 2 :]
-        )
-    except BaseException as error:  # noqa: BLE001 -- the user's __str__ may raise anything
-        return f"(could not be had: {type(error).__name__})"
+_HIDDEN = frozenset((__file__, asyncio.runners.__file__, asyncio.base_events.__file__))
+"""Files whose frames stand between the worker and the user's code, and are no news."""
 
 
 def _traceback(error: BaseException) -> str:
     # Bounded before it is formatted: a message of 100 MB need not be copied to be cut.
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename in (
-        __file__,
-        asyncio.runners.__file__,
-    ):
+    while trace is not None and trace.tb_frame.f_code.co_filename in _HIDDEN:
         trace = trace.tb_next
     lines = traceback.format_exception(type(error), error, trace, limit=-50)
     return "".join(line[:4096] for line in lines)

@@ -12,6 +12,16 @@
     ├── JobActive               refused while the job runs
     ├── PermanentError          raised by a handler: no retry will help
     ├── Retry                   raised by a handler: again, at a time it names
+    ├── JobFailed               a job whose result was asked for has none, and why
+    │   ├── JobTimeout              ... it passed its limit of time, and was killed
+    │   ├── JobKilled               ... it passed its limit of memory, and was killed
+    │   ├── JobCrashed              ... its process died
+    │   ├── JobStalled              ... its worker was lost, too often
+    │   └── JobCancelled            ... somebody cancelled it, or it expired
+    ├── RemoteError             an exception of a handler whose class is not known here
+    ├── ResultGone              the job had ended, and its record's time to live has passed
+    ├── ResultTimeout           it did not end within the time given (also a TimeoutError)
+    ├── WouldDeadlock           a handler waited for a job
     ├── NoCurrentJob            current_job() was called where no handler runs
     ├── HandlerError            handlers that cannot be served: import, name, option
     └── ServerError             about the server rather than about a job
@@ -141,6 +151,83 @@ class Retry(TaskHiveError):
 
 class SoftTimeout(BaseException):
     """The soft limit has passed; the hard one follows. Not an Exception, so that few catch it."""
+
+
+class JobFailed(TaskHiveError):
+    """The job has no result. Raised by `result()` where no exception of the handler's tells why."""
+
+    def __init__(
+        self,
+        kind: str,
+        queue: str,
+        job_id: str,
+        message: str,
+        *,
+        error: Any = None,
+        black_box: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(f"{queue}/{job_id}: {message}")
+        self.kind = kind
+        self.queue = queue
+        self.job_id = job_id
+        self.message = message
+        self.error = error
+        self.black_box = black_box
+
+
+class JobTimeout(JobFailed):
+    """It passed its limit of time (`kind` is timeout) or of CPU time (cpu), and was killed."""
+
+
+class JobKilled(JobFailed):
+    """It passed its limit of memory, and was killed."""
+
+
+class JobCrashed(JobFailed):
+    """Its process died: a segfault, `os._exit`, a kill from outside."""
+
+
+class JobStalled(JobFailed):
+    """Its worker was lost while it ran, more often than `max_stalls` allows."""
+
+
+class JobCancelled(JobFailed):
+    """Somebody cancelled it, or it expired before it was started."""
+
+
+class RemoteError(TaskHiveError):
+    """An exception of a handler whose class is not known here; `register_exception` makes it known."""
+
+    def __init__(self, type_name: str, text: str) -> None:
+        super().__init__(f"{type_name}: {text}" if text else type_name)
+        self.type_name = type_name
+        self.text = text
+
+
+class ResultGone(TaskHiveError):
+    """The job was there and is not any more: its record's time to live has passed."""
+
+    def __init__(self, queue: str, job_id: str) -> None:
+        super().__init__(
+            f"nothing is kept of {queue}/{job_id} any more: its time to live has passed, or it was "
+            "deleted. A longer one: result_ttl and failure_ttl of the handler or of options(...)"
+        )
+        self.queue = queue
+        self.job_id = job_id
+
+
+class ResultTimeout(TaskHiveError, TimeoutError):
+    """What was waited for did not end within the time given; it goes on."""
+
+    def __init__(self, waiting: int, seconds: float) -> None:
+        jobs = "the job has" if waiting == 1 else f"{waiting} jobs have"
+        super().__init__(f"{jobs} not ended within {seconds:g} s")
+        self.waiting = waiting
+        self.seconds = seconds
+
+
+class WouldDeadlock(TaskHiveError, RuntimeError):
+    """A handler waited for another job: with all children waiting, none would be left to run it."""
 
 
 class NoCurrentJob(TaskHiveError):

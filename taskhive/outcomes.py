@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from taskhive.blackbox import BlackBox
 from taskhive.slot import Attempt
@@ -38,6 +39,8 @@ class Raised:
     after: float | None
     at: float | None
     costs: Costs
+    exception: dict[str, Any] | None = None
+    """The exception as a record that a client can rebuild; not looked into here."""
 
 
 @dataclass(frozen=True, slots=True)

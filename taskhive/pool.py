@@ -376,6 +376,7 @@ class Pool:
                 _number(told["after"]),
                 _number(told["at"]),
                 costs,
+                told["exception"] if isinstance(told.get("exception"), dict) else None,
             )
             slot.retire = slot.retire or bool(told["retire"])
         if head.verdict is not None and slot.state is State.KILLING:

@@ -373,7 +373,7 @@ class Supervisor:
             progress=attempt.progress,
             output=list(attempt.output),
         )
-        body = blackbox.encode(outcome.type, outcome.message, outcome.traceback, box)
+        body = blackbox.encode(outcome.type, outcome.message, outcome.traceback, box, outcome.exception)
         if after is not None and not math.isfinite(after):
             after = None
         settle = failed(attempt, kind, body, self._rng, after)
