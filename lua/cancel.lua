@@ -5,6 +5,7 @@
 --- include clock
 --- include meta
 --- include record
+--- include news
 --- include quarantine
 --- include lease
 --- include batch
@@ -30,4 +31,5 @@ if lease then
 end
 keep_memory(now)
 commit()
+publish()
 return {ARGV[1], hit}

@@ -9,4 +9,7 @@ if refusal then return refusal end
 local dropped = redis.call('HLEN', K.jobs) + redis.call('HLEN', K.next)
 redis.call('UNLINK', unpack(KEYS))
 redis.call('PUBLISH', K.meta .. ':hint', 'destroyed')
+-- No id is a star: it stands for all of them.
+redis.call('PUBLISH', K.meta .. ':done', '*')
+redis.call('PUBLISH', K.fail_meta .. ':done', '*')
 return {ARGV[1], dropped}

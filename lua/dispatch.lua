@@ -7,6 +7,7 @@
 --- include clock
 --- include meta
 --- include record
+--- include news
 --- include quarantine
 --- include batch
 --- include memory
@@ -277,5 +278,6 @@ end
 if created_count > 0 then bump('created', created_count) end
 keep_memory(now)
 commit()
+publish()
 if should_ring then ring() end
 return {ARGV[1], fresh_queue and 1 or 0, answers}

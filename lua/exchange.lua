@@ -12,6 +12,7 @@ local HAS_LANE = ARGV[2] == '1'
 --- include clock
 --- include meta
 --- include record
+--- include news
 --- include quarantine
 --- include lease
 --- include batch
@@ -157,6 +158,7 @@ local function take(n)
       quarantine(id, raw)
     else
       bump('anomalies')
+      tell(id)
     end
   end
   if #leased > 0 then
@@ -213,6 +215,7 @@ local function settle_together()
         expiries[#expiries + 1] = id
       end
       ended[#ended + 1] = id
+      tell(id)
       answers[i] = 'OK'
     end
   end
@@ -260,4 +263,5 @@ if not leases then
 end
 keep_memory(now)
 commit()
+publish()
 return {request, settled, renewed, leases, next_due(), meta.paused == '1' and 1 or 0}

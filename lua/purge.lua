@@ -7,6 +7,7 @@
 --- include clock
 --- include meta
 --- include record
+--- include news
 --- include quarantine
 --- include batch
 --- include memory
@@ -49,6 +50,7 @@ for _, id in ipairs(ids) do
     else
       displace(id)
       bump('anomalies')
+      tell(id)
     end
   else
     dropped = dropped + 1
@@ -58,4 +60,5 @@ for _, id in ipairs(ids) do
 end
 keep_memory(now)
 commit()
+publish()
 return {ARGV[1], dropped, #ids == limit and 1 or 0, moment, skip}

@@ -5,6 +5,7 @@
 --- include clock
 --- include meta
 --- include record
+--- include news
 --- include quarantine
 --- include batch
 --- include memory
@@ -29,4 +30,5 @@ if raw then end_waiting(id, raw, 'removed', now) end
 drop_ended(id)
 keep_memory(now)
 commit()
+publish()
 return {ARGV[1], 1}

@@ -5,6 +5,7 @@
 --- include clock
 --- include meta
 --- include record
+--- include news
 --- include quarantine
 --- include batch
 --- include memory
@@ -37,7 +38,9 @@ if type(failure_job) == 'string' and redis.call('HEXISTS', K.fail_leases, failur
   redis.call('ZREM', K.fail_delayed, failure_job)
   redis.call('ZREM', K.fail_expiring, failure_job)
   redis.call('HINCRBY', K.fail_meta, 'cancelled', 1)
+  tell(failure_job, K.fail_meta)
 end
 commit()
+publish()
 ring()
 return {ARGV[1], 1, generation}

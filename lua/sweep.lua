@@ -6,6 +6,7 @@ local HAS_LANE = ARGV[2] == '1'
 --- include clock
 --- include meta
 --- include record
+--- include news
 --- include quarantine
 --- include lease
 --- include batch
@@ -28,4 +29,5 @@ promote(now, 500)
 trim(now, 500)
 keep_memory(now)
 commit()
+publish()
 return {ARGV[1], gone}

@@ -17,7 +17,7 @@ from taskhive.errors import (
     TaskHiveError,
 )
 from taskhive.ids import nonce
-from taskhive.jobs import JobInfo, JobState, Page, QueueStats
+from taskhive.jobs import Fetched, JobInfo, JobState, Page, QueueStats
 from taskhive.keys import QueueKeys, queue_set
 from taskhive.retries import Counts
 from taskhive.session import Session
@@ -303,6 +303,21 @@ class Commands:
     def info(self, queue: str, job_id: str, generation: int | None) -> Flow[JobInfo]:
         """The record of one generation of an id."""
         return (yield from self.look(queue, job_id)).info(queue, job_id, generation)
+
+    def fetch(self, queue: str, runs: Sequence[tuple[str, int | None]]) -> Flow[list[Fetched]]:
+        """The ends of many runs, each named by id and generation, 1,000 of them a round trip."""
+        found: list[Fetched] = []
+        for start in range(0, len(runs), MAX_ITEMS):
+            chunk = runs[start : start + MAX_ITEMS]
+            words: list[bytes] = []
+            for job_id, generation in chunk:
+                words += (job_id.encode(), b"" if generation is None else b"%d" % generation)
+            _, answers = yield from self._call(queue, "fetch", *words)
+            found += [
+                records.read_fetched(job_id, answer)
+                for (job_id, _), answer in zip(chunk, answers, strict=True)
+            ]
+        return found
 
     def cancel(self, queue: str, job_id: str) -> Flow[bool]:
         """Drop the waiting run, mark the running one."""

@@ -72,6 +72,36 @@ class JobInfo:
     """The record could not be read; nothing but its id and state is known."""
 
 
+class Standing(StrEnum):
+    """What `fetch` can say of a run."""
+
+    PENDING = "pending"
+    """It waits or runs."""
+    ENDED = "ended"
+    LATER = "later"
+    """It has ended, but the reply was full: ask again."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """One run as a bulk read found it; the body is not decoded yet."""
+
+    id: str
+    standing: Standing
+    state: JobState = JobState.UNKNOWN
+    """How it ended; `UNKNOWN` for one that has not."""
+    generation: int = 0
+    """That of the run that ended, which may be later than the one that was asked for."""
+    ended_at: datetime | None = None
+    body: bytes = b""
+    """The encoded result, the encoded error, or the reason of a cancellation."""
+    kind: str = ""
+    """Of a failure: its kind."""
+    fields: Mapping[bytes, Any] = field(default_factory=dict)
+    """What else the ended record says, by the names it has there."""
+
+
 @dataclass(frozen=True, slots=True)
 class QueueStats:
     """The numbers of a queue at one instant; they add up.

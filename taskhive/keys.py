@@ -71,6 +71,11 @@ class QueueKeys:
         """The channel of cancellations and of the queue's own end."""
         return f"{self.name('meta')}:hint"
 
+    @cached_property
+    def done(self) -> str:
+        """The channel of ids whose runs have ended, separated by spaces; `*` stands for all of them."""
+        return f"{self.name('meta')}:done"
+
 
 def queue_set(prefix: str) -> str:
     """The set of all queue names; in a slot of its own."""

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from taskhive import codec
-from taskhive.jobs import ErrorInfo, JobInfo, JobState, QueueStats, when
+from taskhive.jobs import ErrorInfo, Fetched, JobInfo, JobState, QueueStats, Standing, when
 from taskhive.options import read_stored
 from taskhive.retries import Counts
 
@@ -155,6 +155,19 @@ def read_ended(queue: str, job_id: str, row: Any) -> JobInfo:
     elif state is JobState.CANCELLED:
         more["reason"] = text(body)
     return _info(queue, job_id, state, fields, **more)
+
+
+_STANDING = {-1: Standing.UNKNOWN, -2: Standing.LATER}
+
+
+def read_fetched(job_id: str, row: Any) -> Fetched:
+    """One answer of fetch.lua."""
+    if not isinstance(row, list):
+        return Fetched(job_id, _STANDING.get(row, Standing.PENDING))
+    code, generation, ended_at, body, flat = row
+    fields = table(flat)
+    kind = text(fields.get(b"k", b"error")) if code == b"f" else ""
+    return Fetched(job_id, Standing.ENDED, _ENDED[code], generation, when(ended_at), body, kind, fields)
 
 
 def _info(queue: str, job_id: str, state: JobState, fields: dict[bytes, Any], **more: Any) -> JobInfo:

@@ -15,7 +15,7 @@ from taskhive.commands import Item, Renewal, Settle
 from taskhive.effects import Flow, T
 
 _NAMES = """
-dispatch lease settle renew state info cancel remove revive stats page matching configure purge
+dispatch lease settle renew state info fetch cancel remove revive stats page matching configure purge
 sweep destroy queues
 """
 OPERATIONS = frozenset(_NAMES.split())

@@ -30,6 +30,7 @@ end
 local function write_ended(id, state, now, ttl, body, created, ext)
   forget_ended(id)
   remember_short(id, ttl, ext)
+  tell(id)
   if ttl == 0 then return end
   redis.call('HSET', K.ended, id, cmsgpack.pack(state, ext.g or 0, now, body, created, ext))
   redis.call('ZADD', K[ENDED[state]], fmt(expiry(now, ttl)), id)
@@ -45,6 +46,7 @@ local function end_waiting(id, raw, why, now)
   if not payload then return quarantine(id, raw) end
   bump('cancelled')
   if is_blocked then
+    tell(id)
     local running = redis.call('HGET', K.jobs, id)
     local rp, rc, rx = unpack_record(running or '')
     if rp then

@@ -31,6 +31,7 @@ local function tidy_lane(now)
       redis.call('ZREM', K.fail_expiring, fid)
       redis.call('HDEL', K.fail_jobs, fid)
       redis.call('HINCRBY', K.fail_meta, 'cancelled', 1)
+      tell(fid, K.fail_meta)
     end
   end
 end

@@ -13,6 +13,7 @@ local function sweep_one(id, now)
   if not payload then
     -- Nothing left to run again; a blocked dispatch of the same id must not wait for it.
     if raw then quarantine(id, raw) else bump('anomalies') end
+    tell(id)
     drop_active(id)
     unblock(id, now)
     return

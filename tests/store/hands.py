@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +11,7 @@ from redis import Redis
 from taskhive import Hive, Lease, Queue
 from taskhive.commands import Exchanged, Renewal, Settle
 from taskhive.keys import QueueKeys
-from tests.servers import Server
+from tests.servers import Server, until
 
 LEASE_MS = 30_000
 
@@ -100,3 +100,24 @@ def _writes(client: Redis) -> dict[str, int]:
     stats = client.info("commandstats")
     harmless = ("cmdstat_info", "cmdstat_dbsize", "cmdstat_client", "cmdstat_hello", "cmdstat_ping")
     return {name: row["calls"] for name, row in stats.items() if not name.startswith(harmless)}
+
+
+@contextmanager
+def hearing(server: Server, channel: str) -> Iterator[Callable[[], list[str]]]:
+    """What is published on a channel: each call answers the messages since the last one."""
+    with server.client() as client, client.pubsub() as ear:
+        ear.subscribe(channel)
+        until(lambda: ear.get_message(timeout=1.0), "the subscription is there")
+
+        def heard() -> list[str]:
+            # What was published before this came before it, on the one connection that listens.
+            client.publish(channel, "fence")
+            found: list[str] = []
+            while True:
+                message = ear.get_message(timeout=5.0)
+                assert message is not None, "a message was lost"
+                if message["data"] == b"fence":
+                    return found
+                found.append(message["data"].decode())
+
+        yield heard

@@ -15,6 +15,7 @@ from tests.store.model_values import (
     Said,
     Settle,
     Spec,
+    ended_record,
     record,
 )
 
@@ -331,6 +332,7 @@ class Queue(Store):
             self.touched = True
             del self.entries[name]
             self.counters["cancelled"] += 1
+            self.done.add(name)
 
     def purge(self, clock: int, state: str, age: int, moment: int, limit: int, skip: int) -> list[int]:
         self.begin(clock)
@@ -364,6 +366,28 @@ class Queue(Store):
                 self.settings[name] = value
             else:
                 self.settings.pop(name, None)
+
+    def fetch(self, clock: int, runs: Sequence[tuple[str, int | None]]) -> list[Any]:
+        return [self.fetched(max(clock, self.now), *run) for run in runs]
+
+    def fetched(self, now: int, id: str, generation: int | None) -> Any:
+        """A run ends with the first end of its generation, or of a later one."""
+        entry, ended = self.entries.get(id, Entry()), self.ended.get(id)
+        if ended is not None and ended.until <= now:
+            ended = None
+        newest = entry.waiting or entry.running
+        if generation is None:
+            over = newest is None
+        else:
+            over = ended is not None and ended.generation >= generation
+            if not over and newest is not None and entry.waiting is None:
+                newest = newest if newest.generation >= generation else None
+        if not over and newest is not None:
+            return "pending"
+        if ended is None or not over:
+            return "unknown"
+        self.effects["fetched"] += 1
+        return {name: word for name, word in ended_record(ended).items() if name != "payload"}
 
     def stats(self, clock: int) -> list[int]:
         now = max(clock, self.now)

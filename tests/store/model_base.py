@@ -58,6 +58,8 @@ class Store:
         self.touched = False
         """Since somebody last asked; a queue that no step touched is not compared anew."""
         self.used = False
+        self.done: set[str] = set()
+        """The ids of which a run has ended since somebody last asked: what its channel is told."""
 
     # What follows from the dictionary
 
@@ -141,6 +143,7 @@ class Store:
         if ttl != 0:
             self.ended[id] = ended
         self.counters[STATES[ended.state]] += 1
+        self.done.add(id)
 
     def until(self, ttl: int) -> int:
         return FOREVER if ttl < 0 else self.now + ttl
@@ -157,6 +160,7 @@ class Store:
             for request in run.requests:
                 entry.running.learn(request)
             self.counters["cancelled"] += 1
+            self.done.add(id)
             return
         self.effects[f"{why} while waiting"] += 1
         del self.entries[id]
@@ -232,6 +236,7 @@ class Store:
                 self.effects["failure job lapsed"] += 1
                 del self.entries[old]
                 self.counters["cancelled"] += 1
+                self.done.add(old)
 
     # Back to wait
 

@@ -51,6 +51,8 @@ class Walker:
         self._snapshots: dict[str, dict[str, Any]] = {}
         self._dump = DUMP.encode()
         self._digest = hashlib.sha1(self._dump).hexdigest()
+        self._channels = {self.keys[queue].done: queue for queue in ("main", "lane")}
+        self._ear = wire.ear(*self._channels)
         parts = walker_state.parts(WORKERS)
         self._all_keys = [self.keys[q].name(part).encode() for q in ("main", "lane") for part in parts]
 
@@ -87,6 +89,7 @@ class Walker:
             expected = Full
         reply, dump = self._call(op)
         raw = self._read(dump)
+        self._listen()
         if isinstance(reply, hiredis.ReplyError):
             if expected is not Full or not str(reply).startswith("FULL "):
                 self._violated(f"the script failed: {reply}")
@@ -121,15 +124,33 @@ class Walker:
         step = [b"EVALSHA", digest, b"%d" % len(keys), *keys, *args]
         look = [b"EVALSHA", self._digest.encode(), b"%d" % len(self._all_keys), *self._all_keys]
         look += walker_state.kinds(WORKERS) * 2
-        reply, dump = self.wire.call(step, look)
+        reply, dump, _ = self.wire.call(step, look, self._ear.fence)
         if _is_noscript(reply):
             # Nothing ran: the text goes once more, as a client does it.
             self.figures["reloaded"] += 1
             text = self.scripts.texts[op.verb]
-            reply, dump = self.wire.call([b"EVAL", text, *step[2:]], look)
+            self._ear.heard()
+            reply, dump, _ = self.wire.call([b"EVAL", text, *step[2:]], look, self._ear.fence)
         if _is_noscript(dump):
             (dump,) = self.wire.call([b"EVAL", self._dump, *look[2:]])
         return reply, dump
+
+    def _listen(self) -> None:
+        """Of each queue in which a run ended its ids were told, in one message, and nothing else."""
+        heard = self._ear.heard()
+        told = {self._channels[channel]: message.split() for channel, message in heard}
+        self.figures["told"] += sum(len(ids) for ids in told.values())
+        if len(told) < len(heard):
+            self._violated(f"one call told one channel twice: {heard}")
+        for queue, model in self.models.items():
+            done, model.done = model.done, set()
+            if set(told.get(queue, ())) != done:
+                self._violated(f"{queue} told {told.get(queue)} where the model ended {sorted(done)}")
+
+    def server_generation(self, queue: str, generation: int | None) -> int | None:
+        """What the server calls a generation of the model's."""
+        numbers = {mine: number for number, mine in self._generations[queue].items()}
+        return None if generation is None else numbers[generation]
 
     def _read(self, dump: Any) -> dict[str, RawQueue]:
         if isinstance(dump, hiredis.ReplyError):

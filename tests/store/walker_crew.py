@@ -14,6 +14,7 @@ from tests.store.walker_ops import (
     Configure,
     Dispatch,
     Exchange,
+    Fetch,
     Op,
     Purge,
     Remove,
@@ -94,6 +95,7 @@ class Crew:
             (self.configure, 3),
             (self.pause, 2),
             (self.stats, 1),
+            (self.fetch, 2),
             (self.flush, 1),
             (self.jump, 3),
             (self.die, 3),
@@ -111,7 +113,7 @@ class Crew:
         self.walker.figures["lost replies"] += 1
         if isinstance(op, Exchange):
             self.unanswered[op.queue, op.worker] = op
-        elif not isinstance(op, Stats):
+        elif not isinstance(op, (Stats, Fetch)):
             self.lost.append(op)
 
     def answered(self, op: Op, reply: Any) -> None:
@@ -337,6 +339,20 @@ class Crew:
 
     def stats(self) -> None:
         self.send(Stats(self.queue(), self.call()))
+
+    def fetch(self) -> None:
+        queue = self.queue()
+        model, runs = self.model(queue), []
+        for _ in range(self.rng.choice((1, 2, 6))):
+            id = self.some_id(queue)
+            entry, ended = model.entries.get(id), model.ended.get(id)
+            known = [run.generation for run in (entry.waiting, entry.running) if run] if entry else []
+            known += [ended.generation] if ended else []
+            asked = self.rng.choice((None, 0, *known))
+            near = self.rng.choice((-1, 0, 0, 1)) if asked else 0
+            generation = None if asked is None else min(asked + near, model.generations)
+            runs.append((id, generation, self.walker.server_generation(queue, generation)))
+        self.send(Fetch(queue, self.call(), tuple(runs)))
 
     # The end
 

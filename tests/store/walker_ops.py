@@ -188,6 +188,22 @@ class Configure(Op):
 
 
 @dataclass(frozen=True)
+class Fetch(Op):
+    runs: tuple[tuple[str, int | None, int | None], ...]
+    """Id, generation as the model counts it, and as the server does."""
+
+    def args(self) -> list[bytes]:
+        words = [(id, "" if number is None else str(number)) for id, _, number in self.runs]
+        return [word.encode() for pair in words for word in pair]
+
+    def expect(self, model: Queue, clock: int) -> Any:
+        return model.fetch(clock, [(id, generation) for id, generation, _ in self.runs])
+
+    def read(self, reply: list[Any], generation: Generation) -> Any:
+        return [walker_state.fetched(row, generation) for row in reply[0]]
+
+
+@dataclass(frozen=True)
 class Stats(Op):
     def args(self) -> list[bytes]:
         return []

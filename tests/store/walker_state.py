@@ -145,6 +145,17 @@ def ended(raw: bytes) -> dict[str, Any]:
     return {**words, "g": generation, "state": state.decode(), "at": at, "body": body}
 
 
+def fetched(row: Any, generation: Callable[[int], int]) -> Any:
+    """One answer of a fetch."""
+    if not isinstance(row, list):
+        return {0: "pending", -1: "unknown"}[row]
+    state, number, at, body, flat = row
+    words = {k.decode(): v for k, v in zip(flat[::2], flat[1::2], strict=True)}
+    filled = _filled({"w": None, "F": None, **words})
+    filled.pop("payload")
+    return {**filled, "g": generation(number), "state": state.decode(), "at": at, "body": body}
+
+
 def lease(raw: bytes) -> tuple[str, int, int, int]:
     """Token, length, when it was taken, marks."""
     token, length, taken, marks, _ = Unpacker(raw).all()

@@ -47,13 +47,22 @@ class Wire:
     """One connection to a server's unix socket; several commands per round trip."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.settimeout(30)
         self._socket.connect(str(path))
         self._reader = hiredis.Reader()
+        self._ears: list[Ear] = []
 
     def close(self) -> None:
+        for ear in self._ears:
+            ear.close()
         self._socket.close()
+
+    def ear(self, *channels: str) -> Ear:
+        """A second connection that listens, closed with this one."""
+        self._ears.append(Ear(self._path, channels))
+        return self._ears[-1]
 
     def __enter__(self) -> Wire:
         return self
@@ -64,11 +73,33 @@ class Wire:
     def call(self, *commands: list[bytes]) -> list[Any]:
         """The replies, errors among them as values."""
         self._socket.sendall(b"".join([pack(*words) for words in commands]))
-        replies: list[Any] = []
-        while len(replies) < len(commands):
-            reply = self._reader.gets()
-            if reply is False:
-                self._reader.feed(self._socket.recv(1 << 16))
-            else:
-                replies.append(reply)
-        return replies
+        return [self.next() for _ in commands]
+
+    def next(self) -> Any:
+        """The next reply or message."""
+        while (reply := self._reader.gets()) is False:
+            self._reader.feed(self._socket.recv(1 << 16))
+        return reply
+
+
+class Ear(Wire):
+    """A connection that hears what is published."""
+
+    def __init__(self, path: Path, channels: tuple[str, ...]) -> None:
+        super().__init__(path)
+        self._fence = f"{channels[0]}:fence".encode()
+        for _ in self.call([b"SUBSCRIBE", self._fence, *(one.encode() for one in channels)]):
+            for _ in channels:
+                self.next()
+
+    @property
+    def fence(self) -> list[bytes]:
+        """To be sent behind what may publish; what came before it has been heard."""
+        return [b"PUBLISH", self._fence, b""]
+
+    def heard(self) -> list[tuple[str, str]]:
+        """Channel and message of all that was published before the fence."""
+        found = []
+        while (message := self.next())[1] != self._fence:
+            found.append((message[1].decode(), message[2].decode()))
+        return found
