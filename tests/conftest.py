@@ -20,6 +20,16 @@ def pytest_report_header() -> list[str]:
     return [f"server: {name} ({path.name})" for name, path in programs().items()]
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What suites say of themselves: a walk that met nothing proves nothing, so its figures show."""
+    for outcome in ("passed", "failed"):
+        for test in terminalreporter.stats.get(outcome, []):
+            for name, value in getattr(test, "user_properties", ()):
+                if name == "report":
+                    terminalreporter.write_sep("-", test.nodeid.rpartition("::")[2])
+                    terminalreporter.write_line(str(value))
+
+
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No variable of the developer's own changes what a test does."""

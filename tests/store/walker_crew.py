@@ -28,6 +28,26 @@ STATES = ("ready", "delayed", "blocked", "succeeded", "failed", "cancelled")
 KINDS = ("error", "error", "timeout", "cpu", "memory", "crash", "stall", "lost")
 OUTCOMES = ("done", "done", "again", "again", "fail", "release", "release", "cancelled")
 JUMPS = (-5000, 5000, 60_000)
+PAUSES = (0, 0, 1, 50, 200, 400, 800)
+MOVES = {
+    "dispatch": 25,
+    "exchange": 36,
+    "stale_exchange": 5,
+    "resend": 12,
+    "cancel": 4,
+    "sweep": 5,
+    "purge": 2,
+    "remove": 2,
+    "revive": 4,
+    "configure": 3,
+    "pause": 2,
+    "stats": 1,
+    "fetch": 2,
+    "flush": 1,
+    "jump": 3,
+    "die": 3,
+}
+"""What a crew may do next, and how often it does."""
 SETTINGS = {
     "depth": ("2", "5", "", ""),
     "max_stalls": ("0", "1", ""),
@@ -81,27 +101,9 @@ class Crew:
     # One step
 
     def step(self) -> None:
-        self.walker.advance(self.rng.choice((0, 0, 1, 50, 200, 400, 800)))
-        steps = (
-            (self.dispatch, 25),
-            (self.exchange, 36),
-            (self.stale_exchange, 5),
-            (self.resend, 12),
-            (self.cancel, 4),
-            (self.sweep, 5),
-            (self.purge, 2),
-            (self.remove, 2),
-            (self.revive, 4),
-            (self.configure, 3),
-            (self.pause, 2),
-            (self.stats, 1),
-            (self.fetch, 2),
-            (self.flush, 1),
-            (self.jump, 3),
-            (self.die, 3),
-        )
-        (step,) = self.rng.choices([one for one, _ in steps], [weight for _, weight in steps])
-        step()
+        self.walker.advance(self.rng.choice(PAUSES))
+        (move,) = self.rng.choices(list(MOVES), list(MOVES.values()))
+        getattr(self, move)()
 
     def send(self, op: Op) -> None:
         """Send it; the reply may get lost, and then it is sent again, at once or later."""
