@@ -3,7 +3,7 @@
 -- ARGV: request, is there a fail lane, n, lease ms, by hand (born started), number of settles, then
 --   per settle: id, token, outcome (done again fail release cancelled), kind, delay ms, ttl ms (-1 for ever,
 --     -2 as the queue is set; what the job's own options say comes first), body;
---   per renewal: id, token, started.
+--   per renewal: id, token, started, progress ('' for no news; JSON of at most 4 KiB that is not opened).
 -- Answers: {request, {OK DUP STALE per settle}, {1 kept, 2 kept but cancelled, 0 lost per renewal},
 --   {leases}, ms until something is due here (-1: nothing), paused}.
 -- Safe to resend: settles are known by their token, renewals repeat, leases by the request.
@@ -25,6 +25,8 @@ local HAS_LANE = ARGV[2] == '1'
 --- include sweep
 
 local MAX_SETTLES, MAX_RENEWALS, MAX_LEASES = 256, 1024, 128
+local MAX_PROGRESS = 4096
+local PER_RENEWAL = 4
 local SWEPT, PROMOTED, EXPIRED = 100, 500, 100
 local OUTCOMES = {done = true, again = true, fail = true, release = true, cancelled = true}
 
@@ -41,9 +43,12 @@ if not want or not length or not settles then
   return redis.error_reply('BADARG exchange takes 0 to 128 leases, a lease length and 0 to 256 settles')
 end
 local first_renewal = 7 + settles * 7
-local renewals = (#ARGV - first_renewal + 1) / 3
+local renewals = (#ARGV - first_renewal + 1) / PER_RENEWAL
 if renewals < 0 or renewals % 1 ~= 0 or renewals > MAX_RENEWALS then
-  return redis.error_reply('BADARG exchange takes 7 arguments per settle and 3 per renewal')
+  return redis.error_reply('BADARG exchange takes 7 arguments per settle and 4 per renewal')
+end
+for i = first_renewal, #ARGV, PER_RENEWAL do
+  if #ARGV[i + 3] > MAX_PROGRESS then return redis.error_reply('BADARG a progress has at most 4096 bytes') end
 end
 for i = 7, first_renewal - 1, 7 do
   local kind_wanted = ARGV[i + 2] == 'again'
@@ -76,17 +81,17 @@ local function settle(id, token, outcome, kind, delay, ttl, body)
     if raw then quarantine(id, raw) else bump('anomalies') end
     payload, created, ext = '', lease.taken, {}
   end
-  ext.w = lease.taken
+  ext.w, ext.v = lease.taken, lease.progress
   if has(lease, CANCELLED) or outcome == 'cancelled' then
     end_run(id, 'c', 'cancelled', created, ext, now, ext.y or setting('result_ttl', RESULT_TTL))
   elseif outcome == 'done' then
     end_run(id, 's', body, created, ext, now, ext.y or lasting(ttl, 'result_ttl', RESULT_TTL))
   elseif outcome == 'release' then
-    ext.w = nil
+    ext.w, ext.v = nil, nil
     if delay < 0 then put_back(id, payload, created, ext, run_at(created, ext), now, lease.score)
     else put_back(id, payload, created, ext, now + delay, now) end
   elseif outcome == 'again' and count(ext, kind) then
-    ext.w, ext.e, ext.k = nil, body, kind
+    ext.w, ext.v, ext.e, ext.k = nil, nil, body, kind
     put_back(id, payload, created, ext, now + delay, now)
   else
     end_failed(id, token, payload, created, ext, kind, body, now, ext.f or lasting(ttl, 'failure_ttl', FAILURE_TTL))
@@ -94,13 +99,15 @@ local function settle(id, token, outcome, kind, delay, ttl, body)
   return 'OK'
 end
 
-local function renew(id, token, started)
+local function renew(id, token, started, progress)
   local lease = get_lease(id)
   if not lease or lease.token ~= token then return 0 end
   local marks = bit.band(lease.marks, STARTED + CANCELLED)
   if started == '1' then marks = bit.bor(marks, STARTED) end
-  if marks ~= lease.marks or lease.length ~= length then
-    put_lease(id, token, length, lease.taken, marks, lease.score)
+  if progress == '' then progress = lease.progress end
+  if marks ~= lease.marks or lease.length ~= length or progress ~= lease.progress then
+    lease.marks, lease.length, lease.progress = marks, length, progress
+    put_lease(id, lease)
   end
   redis.call('ZADD', K.active, fmt(now + length), id)
   return has(lease, CANCELLED) and 2 or 1
@@ -208,7 +215,7 @@ local function settle_together()
       remember('@' .. lease.token, 'done')
       remember_short(id, ttl, ext)
       if ttl ~= 0 then
-        ext.w, ext.e, ext.k = lease.taken, nil, nil
+        ext.w, ext.v, ext.e, ext.k = lease.taken, lease.progress, nil, nil
         written[#written + 1] = id
         written[#written + 1] = cmsgpack.pack('s', ext.g or 0, now, ARGV[i + 6], created, ext)
         expiries[#expiries + 1] = fmt(expiry(now, ttl))
@@ -242,7 +249,7 @@ local function lapse(id)
 end
 if born == STARTED then
   for i = 7, first_renewal - 1, 7 do lapse(ARGV[i]) end
-  for i = first_renewal, #ARGV, 3 do lapse(ARGV[i]) end
+  for i = first_renewal, #ARGV, PER_RENEWAL do lapse(ARGV[i]) end
 end
 
 local settled, renewed = {}, {}
@@ -251,7 +258,9 @@ for i = 7, first_renewal - 1, 7 do
   settled[#settled + 1] = together[i] or settle(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3],
     tonumber(ARGV[i + 4]), tonumber(ARGV[i + 5]), ARGV[i + 6])
 end
-for i = first_renewal, #ARGV, 3 do renewed[#renewed + 1] = renew(ARGV[i], ARGV[i + 1], ARGV[i + 2]) end
+for i = first_renewal, #ARGV, PER_RENEWAL do
+  renewed[#renewed + 1] = renew(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
+end
 local leases = replay()
 if not leases then
   sweep(now, SWEPT)

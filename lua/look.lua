@@ -1,6 +1,7 @@
 #!lua flags=no-writes
 -- look: everything known of one id: its waiting run, its running one, its last ended one.
--- ARGV: call id, id. Answers: {call id, now, place of the waiting run or '', its record, lease or {}, the running
+-- ARGV: call id, id. Answers: {call id, now, place of the waiting run or '', its record, lease or {} (token,
+-- length, taken, marks, end, progress), the running
 -- record, ended or {}}, records as flat lists of names and values.
 --- keys meta jobs next ready delayed blocked leases active ended succeeded failed cancelled
 --- include clock
@@ -20,11 +21,12 @@ end
 local held = redis.call('HGET', K.leases, id)
 local lease, running, place, waiting = {}, {}, '', {}
 if held then
-  local ok, token, length, taken, marks = pcall(cmsgpack.unpack, held)
+  local ok, token, length, taken, marks, _, progress = pcall(cmsgpack.unpack, held)
   if ok and type(token) == 'string' then
-    lease = {token, length, taken, marks, redis.call('ZSCORE', K.active, id) or '0'}
+    lease = {token, length, taken, marks, redis.call('ZSCORE', K.active, id) or '0',
+      type(progress) == 'string' and progress or ''}
   else
-    lease = {'', 0, 0, 0, '0'}
+    lease = {'', 0, 0, 0, '0', ''}
   end
   running = read(redis.call('HGET', K.jobs, id))
   waiting = read(redis.call('HGET', K.next, id))

@@ -17,7 +17,7 @@ from taskhive.errors import (
     TaskHiveError,
 )
 from taskhive.ids import nonce
-from taskhive.jobs import Fetched, JobInfo, JobState, Page, QueueStats
+from taskhive.jobs import Fetched, JobInfo, JobState, Page, Progress, QueueStats
 from taskhive.keys import QueueKeys, queue_set
 from taskhive.retries import Counts
 from taskhive.session import Session
@@ -66,6 +66,8 @@ class Renewal:
     id: str
     token: str
     started: bool = True
+    progress: bytes = b""
+    """How far it is, as JSON; empty when there is no news."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +221,8 @@ class Commands:
                 one.body,
             )
         for kept in renewals:
-            args += (kept.id.encode(), kept.token.encode(), b"1" if kept.started else b"0")
+            started = b"1" if kept.started else b"0"
+            args += (kept.id.encode(), kept.token.encode(), started, kept.progress)
         special = {"request": f"request:{worker}"}
         replies = yield from self.session.call(keys, "exchange", args, call, special=special)
         _, settled, renewed, rows, due_ms, paused = replies[0]
@@ -303,6 +306,10 @@ class Commands:
     def info(self, queue: str, job_id: str, generation: int | None) -> Flow[JobInfo]:
         """The record of one generation of an id."""
         return (yield from self.look(queue, job_id)).info(queue, job_id, generation)
+
+    def progress(self, queue: str, job_id: str, generation: int | None) -> Flow[Progress | None]:
+        """How far the attempt that runs says it is, or the last one said it was."""
+        return (yield from self.look(queue, job_id)).progress(generation)
 
     def fetch(self, queue: str, runs: Sequence[tuple[str, int | None]]) -> Flow[list[Fetched]]:
         """The ends of many runs, each named by id and generation, 1,000 of them a round trip."""

@@ -72,6 +72,15 @@ class JobInfo:
     """The record could not be read; nothing but its id and state is known."""
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far an attempt said it was."""
+
+    done: float
+    total: float | None = None
+    note: Any = None
+
+
 class Standing(StrEnum):
     """What `fetch` can say of a run."""
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from taskhive import codec
-from taskhive.jobs import ErrorInfo, Fetched, JobInfo, JobState, QueueStats, Standing, when
+from taskhive.jobs import ErrorInfo, Fetched, JobInfo, JobState, Progress, QueueStats, Standing, when
 from taskhive.options import read_stored
 from taskhive.retries import Counts
 
@@ -102,6 +102,13 @@ class Look:
     def _ended_state(self) -> JobState:
         return _ENDED.get(self.ended[0], JobState.UNKNOWN) if self.ended else JobState.UNKNOWN
 
+    def progress(self, generation: int | None) -> Progress | None:
+        """What was reported last of that generation."""
+        state = self.state(generation)
+        if state is JobState.ACTIVE:
+            return read_progress(self.lease[5])
+        return read_progress(table(self.ended[4]).get(b"v")) if state in _ENDED.values() else None
+
     def info(self, queue: str, job_id: str, generation: int | None) -> JobInfo:
         """All of it about that generation."""
         state = self.state(generation)
@@ -114,6 +121,27 @@ class Look:
             fields = {**self.running, b"token": self.lease[0], b"w": self.lease[2]}
             return read_job(queue, job_id, state, fields)
         return read_job(queue, job_id, state, self.waiting)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
+
+
+def read_json(data: Any) -> Any:
+    """JSON that anybody may have written; None for what is none."""
+    try:
+        return json.loads(data, parse_constant=lambda _: None)
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+def read_progress(data: Any) -> Progress | None:
+    """A progress as a renewal brought it, or None for what is none."""
+    words = read_json(data) if data else None
+    if not isinstance(words, dict) or not _is_number(words.get("done")):
+        return None
+    total = words.get("total")
+    return Progress(words["done"], total if _is_number(total) else None, words.get("note"))
 
 
 def read_job(queue: str, job_id: str, state: JobState, fields: dict[bytes, Any]) -> JobInfo:

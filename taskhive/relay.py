@@ -15,8 +15,8 @@ from taskhive.commands import Item, Renewal, Settle
 from taskhive.effects import Flow, T
 
 _NAMES = """
-dispatch lease settle renew state info fetch cancel remove revive stats page matching configure purge
-sweep destroy queues
+dispatch lease settle renew state info progress fetch cancel remove revive
+stats page matching configure purge sweep destroy queues
 """
 OPERATIONS = frozenset(_NAMES.split())
 
@@ -82,6 +82,11 @@ def items(values: Any) -> list[Item]:
         job_id, payload, spec = one
         made.append(Item(str(job_id), payload.encode("latin-1"), spec.encode("latin-1")))
     return made
+
+
+def renewal(words: Any) -> Renewal:
+    """A relayed renewal."""
+    return Renewal(**{**words, "progress": words["progress"].encode("latin-1")})
 
 
 installed: Relay | None = None

@@ -539,7 +539,7 @@ def _relayed(commands: Commands, verb: str, args: list[Any]) -> Any:
         case "settle":
             words[1] = Settle(**{**words[1], "body": words[1]["body"].encode("latin-1")})
         case "renew":
-            words[1] = Renewal(**words[1])
+            words[1] = relay.renewal(words[1])
         case "page" | "purge":
             words[1] = JobState(words[1])
         case "matching":

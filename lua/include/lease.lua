@@ -1,19 +1,23 @@
--- A lease: token, its length, when it was taken, marks, and the place in `ready` it was taken from.
+-- A lease: token, its length, when it was taken, marks, the place in `ready` it was taken from, and the last
+-- progress that was reported with a renewal, if any was.
 local STARTED, CANCELLED, EXTENDED = 1, 2, 4
 
-local function pack_lease(token, length, taken, marks, score)
+local function pack_lease(token, length, taken, marks, score, progress)
+  if progress then return cmsgpack.pack(token, length, taken, marks, score, progress) end
   return cmsgpack.pack(token, length, taken, marks, score)
 end
 
 local function read_lease(raw)
-  local ok, token, length, taken, marks, score = pcall(cmsgpack.unpack, raw)
+  local ok, token, length, taken, marks, score, progress = pcall(cmsgpack.unpack, raw)
   if not ok or type(token) ~= 'string' or type(length) ~= 'number' or type(taken) ~= 'number'
-      or type(marks) ~= 'number' or type(score) ~= 'number' then return nil end
-  return {token = token, length = length, taken = taken, marks = marks, score = score}
+      or type(marks) ~= 'number' or type(score) ~= 'number'
+      or (progress ~= nil and type(progress) ~= 'string') then return nil end
+  return {token = token, length = length, taken = taken, marks = marks, score = score, progress = progress}
 end
 
-local function put_lease(id, token, length, taken, marks, score)
-  redis.call('HSET', K.leases, id, pack_lease(token, length, taken, marks, score))
+local function put_lease(id, lease)
+  redis.call('HSET', K.leases, id,
+    pack_lease(lease.token, lease.length, lease.taken, lease.marks, lease.score, lease.progress))
 end
 
 local function get_lease(id)
@@ -31,5 +35,5 @@ local function has(lease, mark) return bit.band(lease.marks, mark) ~= 0 end
 
 local function set_mark(id, lease, mark)
   lease.marks = bit.bor(lease.marks, mark)
-  put_lease(id, lease.token, lease.length, lease.taken, lease.marks, lease.score)
+  put_lease(id, lease)
 end

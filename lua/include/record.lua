@@ -5,6 +5,8 @@
 --   m y f max_stalls, result_ttl, failure_ttl set for this job · e k last error and its kind
 --   in a failure job: i the job it speaks of · j the token that failed · z the kind · b the error ·
 --   n its attempts, retries, timeouts, stalls, crashes
+--   in an ended one also: w when the last attempt was leased · v its last progress · P payload, F failure job of a
+--   failed one
 --   while blocked also: D has data · R resets counts · O has options · l h clamp of the run time
 local PRIORITY = 100
 local NUMBERS = {'g', 'a', 'r', 't', 's', 'c', 'd', 'u', 'p', 'x', 'm', 'y', 'f', 'l', 'h'}

@@ -31,7 +31,7 @@ local function sweep_one(id, now)
   end
   bump('swept')
   if has(lease, CANCELLED) then
-    ext.w = has(lease, STARTED) and lease.taken or nil
+    ext.w, ext.v = has(lease, STARTED) and lease.taken or nil, lease.progress
     return end_run(id, 'c', 'cancelled', created, ext, now, ext.y or setting('result_ttl', RESULT_TTL))
   end
   remember('@' .. lease.token, 'swept')
@@ -40,6 +40,7 @@ local function sweep_one(id, now)
       count(ext, 'lost')
       return put_back(id, payload, created, ext, run_at(created, ext), now, lease.score)
     end
+    ext.v = lease.progress
     return end_failed(id, lease.token, payload, created, ext, 'stall',
       stall_error('its delivery was lost ' .. MAX_LOST .. ' times'), now, ext.f or setting('failure_ttl', FAILURE_TTL))
   end
@@ -50,7 +51,7 @@ local function sweep_one(id, now)
     ext.e, ext.k = error, 'stall'
     return put_back(id, payload, created, ext, now + math.min(most, least * 2 ^ math.min(stalls, 30)), now)
   end
-  ext.w = lease.taken
+  ext.w, ext.v = lease.taken, lease.progress
   end_failed(id, lease.token, payload, created, ext, 'stall',
     stall_error('the worker that ran it was lost ' .. (stalls + 1) .. ' times'), now,
     ext.f or setting('failure_ttl', FAILURE_TTL))

@@ -178,6 +178,9 @@ class Queue(Store):
             return 0
         lease.until, lease.length, lease.extended = self.now + length, length, False
         lease.started = lease.started or renewal.started
+        if renewal.progress:
+            self.effects["progress"] += 1
+            lease.progress = renewal.progress
         return 2 if lease.cancelled else 1
 
     def take(self, request: str, want: int, length: int, by_hand: bool) -> list[tuple[str, str]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from dataclasses import replace
 from typing import Self
 
 from tests.store.model_values import Ended, Entry, Failure, Lease, Run, Spec, without_error
@@ -176,6 +177,9 @@ class Store:
     def end(self, id: str, ended: Ended, ttl: int) -> None:
         entry = self.entries[id]
         blocked = entry.waiting
+        if entry.lease is not None and entry.lease.progress is not None:
+            self.effects["progress kept"] += 1
+            ended = replace(ended, progress=entry.lease.progress)
         entry.running = entry.lease = None
         self.write_ended(id, ended, ttl)
         if blocked is None:

@@ -167,6 +167,7 @@ class Lease:
     started: bool = False
     cancelled: bool = False
     extended: bool = False
+    progress: bytes | None = None
 
 
 @dataclass
@@ -194,6 +195,7 @@ class Ended:
     started: int | None = None
     kind: str | None = None
     failure_job: str | None = None
+    progress: bytes | None = None
 
     @property
     def generation(self) -> int:
@@ -220,6 +222,7 @@ class Renewal:
     id: str
     token: str
     started: bool = False
+    progress: bytes = b""
 
 
 def record(run: Run) -> dict[str, Any]:
@@ -255,7 +258,7 @@ def ended_record(ended: Ended) -> dict[str, Any]:
     words = record(ended.run)
     words["payload"] = ended.run.payload if ended.state == "f" else b""
     words["state"], words["at"], words["body"] = ended.state, ended.at, ended.body
-    words["w"], words["F"] = ended.started, ended.failure_job
+    words["w"], words["F"], words["v"] = ended.started, ended.failure_job, ended.progress
     if ended.kind is not None:
         words["k"] = ended.kind
     return words

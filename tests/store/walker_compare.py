@@ -32,7 +32,7 @@ def snapshot(model: Queue) -> dict[str, Any]:
         "jobs": {id: record(run) for id, run in current.items() if run},
         "next": {id: record(e.waiting) for id, e in model.entries.items() if e.waiting and e.running},
         "leases": {
-            id: (e.lease.token, e.lease.length, e.lease.taken, marks(e.lease))
+            id: (e.lease.token, e.lease.length, e.lease.taken, marks(e.lease), e.lease.progress)
             for id, e in model.entries.items()
             if e.lease
         },

@@ -231,9 +231,9 @@ class Crew:
         kept = [one for one in mine[len(done) :] if self.chance(50)]
         settles = [self.settle(one) for one in done] + self.refused(queue, rng.choice((0, 0, 0, 1, 2)))
         rng.shuffle(settles)
-        renewals = [Renewal(one.id, one.token, self.chance(60)) for one in kept]
+        renewals = [self.renewal(one) for one in kept]
         if self.chance(15):
-            renewals += [Renewal(one.id, one.token, self.chance(50)) for one in self.refused(queue, 1)]
+            renewals += [self.renewal(one) for one in self.refused(queue, 1)]
         self.send(
             Exchange(
                 queue,
@@ -278,6 +278,10 @@ class Crew:
         ttl = rng.choice((-2, -2, -1, 0, 1, 800))
         body = b"b%d" % rng.randrange(100)
         return Settle(held.id, held.token, outcome, kind, delay, ttl, body)
+
+    def renewal(self, held: Held | Settle) -> Renewal:
+        progress = b"%d %%" % self.rng.randrange(100) if self.chance(40) else b""
+        return Renewal(held.id, held.token, self.chance(60), progress)
 
     def refused(self, queue: str, number: int) -> list[Settle]:
         """Offers that are most probably too late: old tokens, another id's, and invented ones."""

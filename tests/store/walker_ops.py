@@ -79,7 +79,8 @@ class Exchange(Op):
             words += [settle.id.encode(), settle.token.encode(), settle.outcome.encode()]
             words += [settle.kind.encode(), b"%d" % settle.delay, b"%d" % settle.ttl, settle.body]
         for renewal in self.renewals:
-            words += [renewal.id.encode(), renewal.token.encode(), b"%d" % renewal.started]
+            words += [renewal.id.encode(), renewal.token.encode()]
+            words += [b"%d" % renewal.started, renewal.progress]
         return words
 
     def expect(self, model: Queue, clock: int) -> Any:

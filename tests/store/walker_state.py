@@ -104,7 +104,10 @@ def read(rows: list[Any], workers: tuple[str, ...]) -> RawQueue:
     return RawQueue(hashes, sets, {w: raw for w, raw in zip(workers, held, strict=True) if raw})
 
 
-_BYTES = ("payload", "b", "e", "body")
+_BYTES = ("payload", "b", "e", "v", "body")
+
+
+_ENDED = dict.fromkeys(("w", "F", "v"))
 
 
 def _text(name: str, value: Any) -> Any:
@@ -141,7 +144,7 @@ def ended(raw: bytes) -> dict[str, Any]:
     state, generation, at, body, created, ext = Unpacker(raw).all()
     ext = ext if isinstance(ext, dict) else {}
     payload = ext.pop("P", b"")
-    words = _filled({"w": None, "F": None, **ext, "payload": payload, "created": created})
+    words = _filled({**_ENDED, **ext, "payload": payload, "created": created})
     return {**words, "g": generation, "state": state.decode(), "at": at, "body": body}
 
 
@@ -151,15 +154,15 @@ def fetched(row: Any, generation: Callable[[int], int]) -> Any:
         return {0: "pending", -1: "unknown"}[row]
     state, number, at, body, flat = row
     words = {k.decode(): v for k, v in zip(flat[::2], flat[1::2], strict=True)}
-    filled = _filled({"w": None, "F": None, **words})
+    filled = _filled({**_ENDED, **words})
     filled.pop("payload")
     return {**filled, "g": generation(number), "state": state.decode(), "at": at, "body": body}
 
 
-def lease(raw: bytes) -> tuple[str, int, int, int]:
-    """Token, length, when it was taken, marks."""
-    token, length, taken, marks, _ = Unpacker(raw).all()
-    return token.decode(), length, taken, marks
+def lease(raw: bytes) -> tuple[str, int, int, int, bytes | None]:
+    """Token, length, when it was taken, marks, progress."""
+    token, length, taken, marks, _, *progress = Unpacker(raw).all()
+    return token.decode(), length, taken, marks, progress[0] if progress else None
 
 
 def request(raw: bytes) -> tuple[str, list[tuple[str, str]]]:
