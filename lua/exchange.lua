@@ -2,7 +2,8 @@
 -- exchange: settle what finished, renew what runs, sweep, promote, and lease up to n jobs, in one trip.
 -- ARGV: request, is there a fail lane, n, lease ms, by hand (born started), number of settles, then
 --   per settle: id, token, outcome (done again fail release cancelled), kind, delay ms, ttl ms (-1 for ever,
---     -2 as the queue is set; what the job's own options say comes first), body;
+--     -2 as the queue is set; what the job's own options say comes first), body,
+--     note ('', or JSON of at most 4 KiB that is not opened: what the attempt has cost; kept with the ended record);
 --   per renewal: id, token, started, progress ('' for no news; JSON of at most 4 KiB that is not opened).
 -- Answers: {request, {OK DUP STALE per settle}, {1 kept, 2 kept but cancelled, 0 lost per renewal},
 --   {leases}, ms until something is due here (-1: nothing), paused}.
@@ -25,8 +26,8 @@ local HAS_LANE = ARGV[2] == '1'
 --- include sweep
 
 local MAX_SETTLES, MAX_RENEWALS, MAX_LEASES = 256, 1024, 128
-local MAX_PROGRESS = 4096
-local PER_RENEWAL = 4
+local MAX_PROGRESS, MAX_NOTE = 4096, 4096
+local PER_SETTLE, PER_RENEWAL = 8, 4
 local SWEPT, PROMOTED, EXPIRED = 100, 500, 100
 local OUTCOMES = {done = true, again = true, fail = true, release = true, cancelled = true}
 
@@ -42,20 +43,21 @@ local born, settles = ARGV[5] == '1' and STARTED or 0, whole(ARGV[6], 0, MAX_SET
 if not want or not length or not settles then
   return redis.error_reply('BADARG exchange takes 0 to 128 leases, a lease length and 0 to 256 settles')
 end
-local first_renewal = 7 + settles * 7
+local first_renewal = 7 + settles * PER_SETTLE
 local renewals = (#ARGV - first_renewal + 1) / PER_RENEWAL
 if renewals < 0 or renewals % 1 ~= 0 or renewals > MAX_RENEWALS then
-  return redis.error_reply('BADARG exchange takes 7 arguments per settle and 4 per renewal')
+  return redis.error_reply('BADARG exchange takes 8 arguments per settle and 4 per renewal')
 end
 for i = first_renewal, #ARGV, PER_RENEWAL do
   if #ARGV[i + 3] > MAX_PROGRESS then return redis.error_reply('BADARG a progress has at most 4096 bytes') end
 end
-for i = 7, first_renewal - 1, 7 do
+for i = 7, first_renewal - 1, PER_SETTLE do
   local kind_wanted = ARGV[i + 2] == 'again'
   if not OUTCOMES[ARGV[i + 2]] or not whole(ARGV[i + 4], -MAX_TIME, MAX_TIME)
       or not whole(ARGV[i + 5], -2, MAX_TIME) or (kind_wanted and not COUNTER[ARGV[i + 3]]) then
-    return redis.error_reply('BADARG settle ' .. (i - 7) / 7 + 1 .. ' has no known outcome, kind or times')
+    return redis.error_reply('BADARG settle ' .. (i - 7) / PER_SETTLE + 1 .. ' has no known outcome, kind or times')
   end
+  if #ARGV[i + 7] > MAX_NOTE then return redis.error_reply('BADARG a note has at most 4096 bytes') end
 end
 
 local now, refusal = begin()
@@ -64,7 +66,7 @@ if want > 0 and meta.lease ~= ARGV[4] then note('lease', ARGV[4]) end
 
 local function lasting(ttl, name, default) if ttl >= -1 then return ttl end return setting(name, default) end
 
-local function settle(id, token, outcome, kind, delay, ttl, body)
+local function settle(id, token, outcome, kind, delay, ttl, body, note)
   local lease = get_lease(id)
   if not lease or lease.token ~= token then
     if recall('@' .. token) == outcome then
@@ -81,17 +83,18 @@ local function settle(id, token, outcome, kind, delay, ttl, body)
     if raw then quarantine(id, raw) else bump('anomalies') end
     payload, created, ext = '', lease.taken, {}
   end
-  ext.w, ext.v = lease.taken, lease.progress
+  ext.w, ext.v, ext.N = lease.taken, lease.progress, note ~= '' and note or nil
   if has(lease, CANCELLED) or outcome == 'cancelled' then
     end_run(id, 'c', 'cancelled', created, ext, now, ext.y or setting('result_ttl', RESULT_TTL))
   elseif outcome == 'done' then
     end_run(id, 's', body, created, ext, now, ext.y or lasting(ttl, 'result_ttl', RESULT_TTL))
   elseif outcome == 'release' then
-    ext.w, ext.v = nil, nil
+    ext.w, ext.v, ext.N = nil, nil, nil
     if delay < 0 then put_back(id, payload, created, ext, run_at(created, ext), now, lease.score)
     else put_back(id, payload, created, ext, now + delay, now) end
   elseif outcome == 'again' and count(ext, kind) then
-    ext.w, ext.v, ext.e, ext.k = nil, nil, body, kind
+    shelve(ext)
+    ext.w, ext.v, ext.N, ext.e, ext.k = nil, nil, nil, body, kind
     put_back(id, payload, created, ext, now + delay, now)
   else
     end_failed(id, token, payload, created, ext, kind, body, now, ext.f or lasting(ttl, 'failure_ttl', FAILURE_TTL))
@@ -192,8 +195,8 @@ end
 -- written together. A job named twice, cancelled, blocked by or unreadable takes the long way.
 local function settle_together()
   local ids, at, answers, named = {}, {}, {}, {}
-  for i = 7, first_renewal - 1, 7 do named[ARGV[i]] = (named[ARGV[i]] or 0) + 1 end
-  for i = 7, first_renewal - 1, 7 do
+  for i = 7, first_renewal - 1, PER_SETTLE do named[ARGV[i]] = (named[ARGV[i]] or 0) + 1 end
+  for i = 7, first_renewal - 1, PER_SETTLE do
     if ARGV[i + 2] == 'done' and named[ARGV[i]] == 1 then
       ids[#ids + 1] = ARGV[i]
       at[ARGV[i]] = i
@@ -215,7 +218,8 @@ local function settle_together()
       remember('@' .. lease.token, 'done')
       remember_short(id, ttl, ext)
       if ttl ~= 0 then
-        ext.w, ext.v, ext.e, ext.k = lease.taken, lease.progress, nil, nil
+        shelve(ext)
+        ext.w, ext.v, ext.N = lease.taken, lease.progress, ARGV[i + 7] ~= '' and ARGV[i + 7] or nil
         written[#written + 1] = id
         written[#written + 1] = cmsgpack.pack('s', ext.g or 0, now, ARGV[i + 6], created, ext)
         expiries[#expiries + 1] = fmt(expiry(now, ttl))
@@ -248,15 +252,15 @@ local function lapse(id)
   if at and at <= now then sweep_one(id, now) end
 end
 if born == STARTED then
-  for i = 7, first_renewal - 1, 7 do lapse(ARGV[i]) end
+  for i = 7, first_renewal - 1, PER_SETTLE do lapse(ARGV[i]) end
   for i = first_renewal, #ARGV, PER_RENEWAL do lapse(ARGV[i]) end
 end
 
 local settled, renewed = {}, {}
 local together = settle_together()
-for i = 7, first_renewal - 1, 7 do
+for i = 7, first_renewal - 1, PER_SETTLE do
   settled[#settled + 1] = together[i] or settle(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3],
-    tonumber(ARGV[i + 4]), tonumber(ARGV[i + 5]), ARGV[i + 6])
+    tonumber(ARGV[i + 4]), tonumber(ARGV[i + 5]), ARGV[i + 6], ARGV[i + 7])
 end
 for i = first_renewal, #ARGV, PER_RENEWAL do
   renewed[#renewed + 1] = renew(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])

@@ -37,6 +37,7 @@ local function read(id)
     if not ok or type(ext) ~= 'table' or type(created) ~= 'number' or type(body) ~= 'string'
         or type(at) ~= 'number' or type(code) ~= 'string' or type(generation) ~= 'number' then return {}, 0 end
     local payload = type(ext.P) == 'string' and ext.P or ''
+    ext.P = nil
     return {code, generation, at, body, flat(payload, created, ext)}, #raw
   end
   local raw = redis.call('HGET', state == 'blocked' and K.next or K.jobs, id) or ''

@@ -17,7 +17,7 @@ from taskhive.errors import (
     TaskHiveError,
 )
 from taskhive.ids import nonce
-from taskhive.jobs import Fetched, JobInfo, JobState, Page, Progress, QueueStats
+from taskhive.jobs import AttemptInfo, Fetched, JobInfo, JobState, Page, Progress, QueueStats
 from taskhive.keys import QueueKeys, queue_set
 from taskhive.retries import Counts
 from taskhive.session import Session
@@ -57,6 +57,8 @@ class Settle:
     delay_ms: int = 0
     ttl_ms: int = AS_SET
     body: bytes = b""
+    note: bytes = b""
+    """What the attempt has cost, as JSON; kept with the ended record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +221,7 @@ class Commands:
                 b"%d" % one.delay_ms,
                 b"%d" % one.ttl_ms,
                 one.body,
+                one.note,
             )
         for kept in renewals:
             started = b"1" if kept.started else b"0"
@@ -310,6 +313,11 @@ class Commands:
     def progress(self, queue: str, job_id: str, generation: int | None) -> Flow[Progress | None]:
         """How far the attempt that runs says it is, or the last one said it was."""
         return (yield from self.look(queue, job_id)).progress(generation)
+
+    def attempts(self, queue: str, job_id: str, generation: int | None) -> Flow[list[AttemptInfo]]:
+        """What is kept of its attempts that are over: the last five, oldest first."""
+        reply = yield from self._call(queue, "look", job_id.encode(), b"1")
+        return records.Look.of(reply).attempts(generation)
 
     def fetch(self, queue: str, runs: Sequence[tuple[str, int | None]]) -> Flow[list[Fetched]]:
         """The ends of many runs, each named by id and generation, 1,000 of them a round trip."""

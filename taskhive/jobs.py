@@ -73,6 +73,17 @@ class JobInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class AttemptInfo:
+    """One attempt that is over, as whoever ran it told of it."""
+
+    error: ErrorInfo | None
+    """Why it failed; None if it succeeded or was cancelled."""
+    black_box: Mapping[str, Any] | None = None
+    """What was seen from outside of an attempt that was killed or crashed."""
+    costs: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """How far an attempt said it was."""
 

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from taskhive import codec
-from taskhive.jobs import ErrorInfo, Fetched, JobInfo, JobState, Progress, QueueStats, Standing, when
+from taskhive.jobs import (
+    AttemptInfo,
+    ErrorInfo,
+    Fetched,
+    JobInfo,
+    JobState,
+    Progress,
+    QueueStats,
+    Standing,
+    when,
+)
 from taskhive.options import read_stored
 from taskhive.retries import Counts
 
@@ -72,12 +82,16 @@ class Look:
     lease: list[Any]
     running: dict[bytes, Any]
     ended: list[Any]
+    tried: Sequence[Any] = ()
+    """Kinds and errors of the past attempts of the run that waits or runs, if they were asked for."""
+    over: Sequence[Any] = ()
+    """Those of the run that ended, but for its last attempt."""
 
     @classmethod
     def of(cls, reply: list[Any]) -> Look:
         """From the reply of look.lua."""
-        _, _, place, waiting, lease, running, ended = reply
-        return cls(text(place), table(waiting), lease, table(running), ended)
+        _, _, place, waiting, lease, running, ended, *past = reply
+        return cls(text(place), table(waiting), lease, table(running), ended, *past)
 
     def state(self, generation: int | None) -> JobState:
         """The state of that generation of runs; of the newest if None.
@@ -108,6 +122,17 @@ class Look:
         if state is JobState.ACTIVE:
             return read_progress(self.lease[5])
         return read_progress(table(self.ended[4]).get(b"v")) if state in _ENDED.values() else None
+
+    def attempts(self, generation: int | None) -> list[AttemptInfo]:
+        """What is kept of the attempts of that generation that are over, oldest first."""
+        state = self.state(generation)
+        if state not in _ENDED.values():
+            return [] if state is JobState.BLOCKED else read_attempts(self.tried)
+        fields = table(self.ended[4])
+        if state is JobState.FAILED:
+            return read_attempts([*self.over, fields.get(b"k", b"error"), self.ended[3]])
+        last = [AttemptInfo(None, costs=_facts(read_json(fields.get(b"N"))))]
+        return read_attempts(self.over) + (last if b"w" in fields else [])
 
     def info(self, queue: str, job_id: str, generation: int | None) -> JobInfo:
         """All of it about that generation."""
@@ -142,6 +167,20 @@ def read_progress(data: Any) -> Progress | None:
         return None
     total = words.get("total")
     return Progress(words["done"], total if _is_number(total) else None, words.get("note"))
+
+
+def _facts(value: Any) -> dict[str, Any] | None:
+    return value if isinstance(value, dict) else None
+
+
+def read_attempts(words: Sequence[Any]) -> list[AttemptInfo]:
+    """Failed attempts, from a list of kinds and errors in turn."""
+    found = []
+    for kind, body in zip(words[::2], words[1::2], strict=False):
+        facts = _facts(read_json(body)) or {}
+        error = read_error(body, text(kind) or "error")
+        found.append(AttemptInfo(error, _facts(facts.get("black_box")), _facts(facts.get("costs"))))
+    return found
 
 
 def read_job(queue: str, job_id: str, state: JobState, fields: dict[bytes, Any]) -> JobInfo:

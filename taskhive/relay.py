@@ -15,7 +15,7 @@ from taskhive.commands import Item, Renewal, Settle
 from taskhive.effects import Flow, T
 
 _NAMES = """
-dispatch lease settle renew state info progress fetch cancel remove revive
+dispatch lease settle renew state info progress attempts fetch cancel remove revive
 stats page matching configure purge sweep destroy queues
 """
 OPERATIONS = frozenset(_NAMES.split())
@@ -82,6 +82,12 @@ def items(values: Any) -> list[Item]:
         job_id, payload, spec = one
         made.append(Item(str(job_id), payload.encode("latin-1"), spec.encode("latin-1")))
     return made
+
+
+def settle(words: Any) -> Settle:
+    """A relayed settle."""
+    told = {name: words[name].encode("latin-1") for name in ("body", "note")}
+    return Settle(**{**words, **told})
 
 
 def renewal(words: Any) -> Renewal:

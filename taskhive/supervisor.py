@@ -537,7 +537,7 @@ def _relayed(commands: Commands, verb: str, args: list[Any]) -> Any:
         case "dispatch":
             words[1] = relay.items(words[1])
         case "settle":
-            words[1] = Settle(**{**words[1], "body": words[1]["body"].encode("latin-1")})
+            words[1] = relay.settle(words[1])
         case "renew":
             words[1] = relay.renewal(words[1])
         case "page" | "purge":

@@ -57,6 +57,7 @@ end
 
 local function end_failed(id, token, payload, created, ext, kind, body, now, ttl)
   if HAS_LANE then ext.F = write_failure_job(id, token, payload, ext, kind, body, now, ttl) end
+  shelve(ext)
   ext.P, ext.k, ext.e = payload, kind, nil
   drop_active(id)
   write_ended(id, 'f', now, ttl, body, created, ext)
@@ -65,7 +66,7 @@ local function end_failed(id, token, payload, created, ext, kind, body, now, ttl
 end
 
 local function end_run(id, state, body, created, ext, now, ttl)
-  ext.e, ext.k = nil, nil
+  shelve(ext)
   drop_active(id)
   write_ended(id, state, now, ttl, body, created, ext)
   bump(ENDED[state])

@@ -3,13 +3,16 @@
 --   g generation · q recent dispatch requests · a attempts put back · r t s c d retries, timeouts,
 --   stalls, crashes, lost deliveries · u run time · p priority · x expiry · o options (opaque)
 --   m y f max_stalls, result_ttl, failure_ttl set for this job · e k last error and its kind
+--   A errors of the attempts before that one, as kind, error, kind, error ...: four of them, never sent with a lease
 --   in a failure job: i the job it speaks of · j the token that failed · z the kind · b the error ·
 --   n its attempts, retries, timeouts, stalls, crashes
---   in an ended one also: w when the last attempt was leased · v its last progress · P payload, F failure job of a
+--   in an ended one also: w when the last attempt was leased · v its last progress · N what
+--   its settle noted of it (opaque) · P payload, F failure job of a
 --   failed one
 --   while blocked also: D has data · R resets counts · O has options · l h clamp of the run time
 local PRIORITY = 100
 local NUMBERS = {'g', 'a', 'r', 't', 's', 'c', 'd', 'u', 'p', 'x', 'm', 'y', 'f', 'l', 'h'}
+local KEPT_ATTEMPTS = 5
 local TEXTS = {'q', 'o', 'e', 'k', 'i', 'j', 'z', 'b', 'n'}
 
 local function pack_record(payload, created, ext)
@@ -30,7 +33,23 @@ local function unpack_record(raw)
   for _, f in ipairs(TEXTS) do
     if ext[f] ~= nil and type(ext[f]) ~= 'string' then return nil end
   end
+  if ext.A ~= nil then
+    if type(ext.A) ~= 'table' then return nil end
+    for _, word in pairs(ext.A) do if type(word) ~= 'string' then return nil end end
+  end
   return payload, created, ext
+end
+
+-- The last error joins the earlier ones, to make room for what came of the next attempt.
+local function shelve(ext)
+  if not ext.e then return end
+  local all = ext.A or {}
+  all[#all + 1], all[#all + 2] = ext.k or '', ext.e
+  while #all > 2 * (KEPT_ATTEMPTS - 1) do
+    table.remove(all, 1)
+    table.remove(all, 1)
+  end
+  ext.A, ext.e, ext.k = all, nil, nil
 end
 
 local function priority(ext) return ext.p or PRIORITY end

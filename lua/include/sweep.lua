@@ -48,6 +48,7 @@ local function sweep_one(id, now)
   if stalls < (ext.m or setting('max_stalls', MAX_STALLS)) and count(ext, 'stall') then
     local least, most = setting('min_backoff', MIN_BACKOFF), setting('max_backoff', MAX_BACKOFF)
     local error = stall_error('the worker that ran it was lost')
+    shelve(ext)
     ext.e, ext.k = error, 'stall'
     return put_back(id, payload, created, ext, now + math.min(most, least * 2 ^ math.min(stalls, 30)), now)
   end

@@ -135,7 +135,7 @@ class Queue(Store):
         if entry is None or entry.lease is None or entry.lease.token != token:
             return None
         assert entry.running is not None
-        return {"id": id, "token": token, **record(entry.running)}
+        return {"id": id, "token": token, **without(record(entry.running), "A")}
 
     def settle(self, offer: Settle) -> str:
         entry = self.entries.get(offer.id, Entry())
@@ -149,19 +149,19 @@ class Queue(Store):
         self.remember(f"@{offer.token}", offer.outcome)
         if lease.cancelled or offer.outcome == "cancelled":
             self.effects["cancelled by mark"] += lease.cancelled
-            self.end_cancelled(offer.id, lease, started=True)
+            self.end_cancelled(offer.id, lease, started=True, note=offer.note)
         elif offer.outcome == "done":
             ttl = self.ttl(run.options.result_ttl, "result_ttl", offer.ttl)
-            self.end_run(offer.id, "s", offer.body, ttl, lease.taken)
+            self.end_run(offer.id, "s", offer.body, ttl, lease.taken, offer.note)
         elif offer.outcome == "release":
             old_place = offer.delay < 0
             at = run.run_at if old_place else self.now + offer.delay
             self.put_back(offer.id, at, lease.place if old_place else None)
         elif offer.outcome == "again" and self.count(run, offer.kind):
-            run.error = (offer.body, offer.kind)
+            run.failed(offer.body, offer.kind)
             self.put_back(offer.id, self.now + offer.delay)
         else:
-            self.give_up(offer.id, offer.kind, offer.body, lease.taken, offer.ttl)
+            self.give_up(offer.id, offer.kind, offer.body, lease.taken, offer.ttl, offer.note)
         return "OK"
 
     def lapse(self, id: str) -> None:
@@ -256,7 +256,7 @@ class Queue(Store):
         most = run.options.max_stalls
         if stalls < (self.setting("max_stalls") if most is None else most) and self.count(run, "stall"):
             self.effects["stalled"] += 1
-            run.error = (stalled("the worker that ran it was lost"), "stall")
+            run.failed(stalled("the worker that ran it was lost"), "stall")
             backoff = min(
                 self.setting("max_backoff"), self.setting("min_backoff") * 2 ** min(stalls, 30)
             )
@@ -390,7 +390,7 @@ class Queue(Store):
         if ended is None or not over:
             return "unknown"
         self.effects["fetched"] += 1
-        return {name: word for name, word in ended_record(ended).items() if name != "payload"}
+        return without(ended_record(ended), "payload", "A")
 
     def stats(self, clock: int) -> list[int]:
         now = max(clock, self.now)
@@ -408,6 +408,11 @@ def oldest_head(queue: Queue, now: int, waits: list[int]) -> int:
         assert run is not None
         heads.setdefault(run.options.priority, now - run.run_at)
     return max(heads.values(), default=-1) if waits else -1
+
+
+def without(words: dict[str, Any], *names: str) -> dict[str, Any]:
+    """What is too much for a reply that must stay lean is left out of it."""
+    return {name: word for name, word in words.items() if name not in names}
 
 
 def stalled(why: str) -> bytes:

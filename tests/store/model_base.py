@@ -12,7 +12,15 @@ from collections import Counter
 from dataclasses import replace
 from typing import Self
 
-from tests.store.model_values import Ended, Entry, Failure, Lease, Run, Spec, without_error
+from tests.store.model_values import (
+    Ended,
+    Entry,
+    Failure,
+    Lease,
+    Run,
+    Spec,
+    shelved,
+)
 
 COUNTER = {
     "error": "r",
@@ -174,12 +182,13 @@ class Store:
             return own
         return offered if offered >= -1 else self.setting(name)
 
-    def end(self, id: str, ended: Ended, ttl: int) -> None:
+    def end(self, id: str, ended: Ended, ttl: int, note: bytes) -> None:
         entry = self.entries[id]
         blocked = entry.waiting
-        if entry.lease is not None and entry.lease.progress is not None:
-            self.effects["progress kept"] += 1
-            ended = replace(ended, progress=entry.lease.progress)
+        assert entry.lease is not None
+        self.effects["progress kept"] += entry.lease.progress is not None
+        self.effects["earlier attempts kept"] += bool(ended.run.earlier)
+        ended = replace(ended, progress=entry.lease.progress, note=note or None)
         entry.running = entry.lease = None
         self.write_ended(id, ended, ttl)
         if blocked is None:
@@ -191,20 +200,28 @@ class Store:
             blocked.learn(request)
         self.stand(blocked)
 
-    def end_run(self, id: str, state: str, body: bytes, ttl: int, started: int | None) -> None:
+    def end_run(
+        self, id: str, state: str, body: bytes, ttl: int, started: int | None, note: bytes = b""
+    ) -> None:
         run = self.entries[id].running
         assert run is not None
-        ended = Ended(state, self.now, body, self.until(ttl), without_error(run), started)
-        self.end(id, ended, ttl)
+        ended = Ended(state, self.now, body, self.until(ttl), shelved(run), started)
+        self.end(id, ended, ttl, note)
 
-    def end_cancelled(self, id: str, lease: Lease, started: bool) -> None:
+    def end_cancelled(self, id: str, lease: Lease, started: bool, note: bytes = b"") -> None:
         run = self.entries[id].running
         assert run is not None
         ttl = self.ttl(run.options.result_ttl, "result_ttl")
-        self.end_run(id, "c", b"cancelled", ttl, lease.taken if started else None)
+        self.end_run(id, "c", b"cancelled", ttl, lease.taken if started else None, note)
 
     def give_up(
-        self, id: str, kind: str, body: bytes, started: int | None, offered_ttl: int = -2
+        self,
+        id: str,
+        kind: str,
+        body: bytes,
+        started: int | None,
+        offered_ttl: int = -2,
+        note: bytes = b"",
     ) -> None:
         entry = self.entries[id]
         run, lease = entry.running, entry.lease
@@ -216,8 +233,8 @@ class Store:
             name = hashlib.sha1(f"{id}:{lease.token}".encode()).hexdigest()[:22]
             self.lane.receive(name, id, lease.token, run, kind, body, self.now, ttl)
         until = self.until(ttl)
-        ended = Ended("f", self.now, body, until, without_error(run), started, kind, name)
-        self.end(id, ended, ttl)
+        ended = Ended("f", self.now, body, until, shelved(run), started, kind, name)
+        self.end(id, ended, ttl, note)
 
     def receive(
         self, name: str, id: str, token: str, run: Run, kind: str, body: bytes, now: int, ttl: int

@@ -8,6 +8,7 @@ from typing import Any
 
 PRIORITY = 100
 KEPT_REQUESTS = 8
+KEPT_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
@@ -118,12 +119,23 @@ class Run:
     attempts: int = 0
     counts: dict[str, int] = field(default_factory=dict)
     error: tuple[bytes, str] | None = None
+    earlier: list[tuple[str, bytes]] = field(default_factory=list)
+    """Kind and error of the attempts before that one: together with the newest, five at most."""
     failure: Failure | None = None
     ready: bool = False
     place: int = 0
     """Its number in the order of arrival; who is put back in its old place has its old number."""
     said: list[Said] = field(default_factory=list)
     """Every dispatch that went into this run, to be replayed if it is merged into another."""
+
+    def failed(self, body: bytes, kind: str) -> None:
+        """One more attempt that came to nothing."""
+        self.earlier, self.error = self.past(), (body, kind)
+
+    def past(self) -> list[tuple[str, bytes]]:
+        """What is kept of all attempts so far when there is a newer one."""
+        newest = [(self.error[1], self.error[0])] if self.error else []
+        return [*self.earlier, *newest][-(KEPT_ATTEMPTS - 1) :]
 
     def learn(self, request: str) -> None:
         self.requests = [*self.requests, request][-KEPT_REQUESTS:]
@@ -196,6 +208,7 @@ class Ended:
     kind: str | None = None
     failure_job: str | None = None
     progress: bytes | None = None
+    note: bytes | None = None
 
     @property
     def generation(self) -> int:
@@ -213,6 +226,7 @@ class Settle:
     delay: int = 0
     ttl: int = -2
     body: bytes = b""
+    note: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -245,6 +259,7 @@ def record(run: Run) -> dict[str, Any]:
         "f": run.options.failure_ttl,
         "e": body,
         "k": kind,
+        "A": tuple(word for attempt in run.earlier for word in attempt),
         "i": failure.job if failure else None,
         "j": failure.token if failure else None,
         "z": failure.kind if failure else None,
@@ -259,10 +274,12 @@ def ended_record(ended: Ended) -> dict[str, Any]:
     words["payload"] = ended.run.payload if ended.state == "f" else b""
     words["state"], words["at"], words["body"] = ended.state, ended.at, ended.body
     words["w"], words["F"], words["v"] = ended.started, ended.failure_job, ended.progress
+    words["N"] = ended.note
     if ended.kind is not None:
         words["k"] = ended.kind
     return words
 
 
-def without_error(run: Run) -> Run:
-    return replace(run, error=None)
+def shelved(run: Run) -> Run:
+    """A run whose last error has joined the earlier ones, since it ended otherwise."""
+    return replace(run, error=None, earlier=run.past())

@@ -277,7 +277,8 @@ class Crew:
             delay = rng.choice((-1, -1, 0, 600))
         ttl = rng.choice((-2, -2, -1, 0, 1, 800))
         body = b"b%d" % rng.randrange(100)
-        return Settle(held.id, held.token, outcome, kind, delay, ttl, body)
+        note = b"n%d" % rng.randrange(100) if self.chance(30) else b""
+        return Settle(held.id, held.token, outcome, kind, delay, ttl, body, note)
 
     def renewal(self, held: Held | Settle) -> Renewal:
         progress = b"%d %%" % self.rng.randrange(100) if self.chance(40) else b""

@@ -78,6 +78,7 @@ class Exchange(Op):
         for settle in self.settles:
             words += [settle.id.encode(), settle.token.encode(), settle.outcome.encode()]
             words += [settle.kind.encode(), b"%d" % settle.delay, b"%d" % settle.ttl, settle.body]
+            words.append(settle.note)
         for renewal in self.renewals:
             words += [renewal.id.encode(), renewal.token.encode()]
             words += [b"%d" % renewal.started, renewal.progress]

@@ -104,10 +104,10 @@ def read(rows: list[Any], workers: tuple[str, ...]) -> RawQueue:
     return RawQueue(hashes, sets, {w: raw for w, raw in zip(workers, held, strict=True) if raw})
 
 
-_BYTES = ("payload", "b", "e", "v", "body")
+_BYTES = ("payload", "b", "e", "v", "N", "body")
 
 
-_ENDED = dict.fromkeys(("w", "F", "v"))
+_ENDED = dict.fromkeys(("w", "F", "v", "N"))
 
 
 def _text(name: str, value: Any) -> Any:
@@ -120,6 +120,8 @@ def _filled(words: dict[str, Any]) -> dict[str, Any]:
     full |= dict.fromkeys("garstcd", 0) | {"u": words["created"], "p": 100}
     full |= {name: _text(name, value) for name, value in words.items()}
     full["q"] = tuple(full.get("q", "").split(",")[1:])
+    past = full.get("A", [])
+    full["A"] = tuple(word if n % 2 else word.decode() for n, word in enumerate(past))
     return full
 
 
@@ -136,6 +138,8 @@ def leased(row: list[Any]) -> dict[str, Any]:
     if len(row) > 4:
         fields = {k.decode(): v for k, v in zip(row[4][::2], row[4][1::2], strict=True)}
     words = _filled({**fields, "payload": payload, "created": created})
+    if words.pop("A"):
+        raise ValueError("past attempts were sent with a lease")
     return {"id": id.decode(), "token": token.decode(), **words}
 
 
@@ -156,6 +160,8 @@ def fetched(row: Any, generation: Callable[[int], int]) -> Any:
     words = {k.decode(): v for k, v in zip(flat[::2], flat[1::2], strict=True)}
     filled = _filled({**_ENDED, **words})
     filled.pop("payload")
+    if filled.pop("A"):
+        raise ValueError("past attempts were sent with an end")
     return {**filled, "g": generation(number), "state": state.decode(), "at": at, "body": body}
 
 
