@@ -34,6 +34,8 @@ class Grant:
     """Cores of the whole machine."""
     quota: float | None = None
     """Cores by the control group's quota, where there is one."""
+    allowed: int = 1
+    """Cores we may be put on, quota or not."""
 
     def words(self) -> str:
         """For a log line: "2 of 64 cores (quota)"."""
@@ -85,7 +87,13 @@ class Machine:
         if quota is not None:
             cores = min(cores, quota)
         limits = [limit for limit, _, _ in self._memory_levels()]
-        return Grant(max(cores, 0.01), min([self._built_in_memory(), *limits]), self._built_in(), quota)
+        return Grant(
+            cores=max(cores, 0.01),
+            memory=min([self._built_in_memory(), *limits]),
+            built_in=self._built_in(),
+            quota=quota,
+            allowed=len(self._cpus),
+        )
 
     def _built_in(self) -> int:
         lines = (self._text("proc/stat") or "").splitlines()
