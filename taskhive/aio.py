@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import random
 import time
-from collections.abc import Iterable
+import weakref
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 
-from taskhive import relay, units
+from taskhive import aio_waiting, relay, units, waiting
 from taskhive.aio_broker import AsyncBroker
+from taskhive.aio_listener import AsyncListener
 from taskhive.commands import Answer, Settle
 from taskhive.core import DEFAULT_VISIBILITY, IO_TIMEOUT, BoundJob, listed_state, purged_state
 from taskhive.effects import Flow, T
 from taskhive.errors import NotDurable, PartialDispatch
+from taskhive.handlers import AsyncHandler, AsyncRegisters
 from taskhive.handles import BoundBase, HiveBase, JobBase, LeaseBase, QueueBase, bound_jobs
 from taskhive.jobs import JobInfo, JobState, Page, QueueStats
 from taskhive.options import PLAIN
+from taskhive.waiting import Waited
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class AsyncHive(HiveBase):
@@ -27,20 +36,36 @@ class AsyncHive(HiveBase):
     """
 
     _broker: AsyncBroker | None = None
+    _listeners_of = 0
+    _handler_class = AsyncHandler
 
     async def _run(self, flow: Flow[T]) -> T:
         if relay.installed is not None:
             return await relay.installed.run_async(flow)
+        return await self._connected().run(flow)
+
+    def _connected(self) -> AsyncBroker:
         broker = self._broker
         if broker is None:
             broker = self._broker = AsyncBroker(self._core.target, self._core.directory, IO_TIMEOUT)
-        return await broker.run(flow)
+        return broker
+
+    def _listener(self) -> AsyncListener:
+        """The listener of the running loop."""
+        self._may_wait()
+        if self._listeners_of != os.getpid():  # none yet, or those that a fork left behind
+            self._listeners, self._listeners_of = weakref.WeakKeyDictionary(), os.getpid()
+        loop = asyncio.get_running_loop()
+        found: AsyncListener | None = self._listeners.get(loop)
+        if found is None:
+            found = self._listeners[loop] = AsyncListener(self._connected(), self._core.commands)
+        return found
 
     def queue(self, name: str, *, visibility: float = DEFAULT_VISIBILITY) -> AsyncQueue:
         """A queue by its name; `visibility` is for leases taken by hand from this object."""
         return AsyncQueue(self, name, PLAIN, visibility)
 
-    def job(self, queue: str, id: str) -> AsyncJob:
+    def job(self, queue: str, id: str) -> AsyncJob[Any]:
         """The newest run of an id, whoever dispatched it."""
         return AsyncJob(self, units.queue_name(queue), units.job_id(id), None, False)
 
@@ -48,17 +73,61 @@ class AsyncHive(HiveBase):
         """The names of all queues that were dispatched to, in order."""
         return await self._run(self._core.commands.queues())
 
-    async def dispatch_many(self, calls: Iterable[AsyncBoundCall]) -> list[AsyncJob]:
+    async def dispatch_many(self, calls: Iterable[AsyncBoundCall]) -> list[AsyncJob[Any]]:
         """Dispatch calls made by `bind`, of any queues and options, in as few trips as can be."""
         bound = bound_jobs(calls, AsyncBoundCall)
         return await self._dispatched(bound, self._core.dispatch_bound(bound))
 
-    async def _dispatched(self, bound: list[BoundJob], flow: Flow[list[Answer]]) -> list[AsyncJob]:
+    async def _dispatched(self, bound: list[BoundJob], flow: Flow[list[Answer]]) -> list[AsyncJob[Any]]:
         try:
             return AsyncJob._all_of(self, bound, await self._run(flow))
         except (PartialDispatch, NotDurable) as error:
             error.jobs = AsyncJob._all_of(self, bound, error.jobs)
             raise
+
+    # Handlers
+
+    @overload
+    def handler(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncHandler[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def handler(self, function: Callable[P, R], /) -> AsyncHandler[P, R, R]: ...
+    @overload
+    def handler(
+        self, *, name: str | None = None, queue: str | None = None, **options: Any
+    ) -> AsyncRegisters: ...
+    def handler(self, function: Any = None, **options: Any) -> Any:
+        """Register a function as the handler of a queue; with options, or bare as a decorator."""
+        return self._handler(function, **options)
+
+    # Waiting
+
+    async def wait(
+        self,
+        jobs: Iterable[AsyncJob[Any]],
+        timeout: float | None = None,
+        return_when: str = "ALL_COMPLETED",
+    ) -> Waited:
+        """Those that have ended and those that have not, as `asyncio.wait` has it."""
+        when = waiting.condition(return_when)
+        return await aio_waiting.wait(self, list(jobs), waiting.seconds(timeout), when)
+
+    def as_completed(
+        self, jobs: Iterable[AsyncJob[R]], timeout: float | None = None, progress: bool = False
+    ) -> AsyncIterator[AsyncJob[R]]:
+        """Each job as it ends; with `progress`, a bar is shown where there is a terminal."""
+        self._may_wait()
+        return aio_waiting.as_completed(self, list(jobs), waiting.seconds(timeout), progress)
+
+    async def gather(
+        self,
+        jobs: Iterable[AsyncJob[R]],
+        timeout: float | None = None,
+        return_exceptions: bool = False,
+    ) -> list[R]:
+        """The results in the order of the jobs; the first failure is raised as soon as it is there."""
+        return await aio_waiting.gather(self, list(jobs), waiting.seconds(timeout), return_exceptions)
 
     async def ping(self, wait: float = 0.0) -> float:
         """The seconds one round trip takes; tries for `wait` seconds before it gives up."""
@@ -69,6 +138,9 @@ class AsyncHive(HiveBase):
 
     async def close(self) -> None:
         """Close the connections. A client given by `client=` is left alone."""
+        listener = self._listeners.pop(asyncio.get_running_loop(), None)
+        if listener is not None:
+            await listener.stop()
         if self._broker is not None:
             await self._broker.close()
 
@@ -86,7 +158,7 @@ class AsyncQueue(QueueBase[AsyncHive]):
 
     # Dispatch
 
-    async def dispatch(self, *args: Any, **kwargs: Any) -> AsyncJob:
+    async def dispatch(self, *args: Any, **kwargs: Any) -> AsyncJob[Any]:
         """Write one job; returns once the server has it."""
         core, options = self._core, self._options
         item = core.item(options, args, kwargs)
@@ -97,7 +169,7 @@ class AsyncQueue(QueueBase[AsyncHive]):
             error.jobs = [AsyncJob._of(self._hive, self.name, item, error.jobs[0])]
             raise
 
-    async def dispatch_many(self, items: Iterable[Any]) -> list[AsyncJob]:
+    async def dispatch_many(self, items: Iterable[Any]) -> list[AsyncJob[Any]]:
         """Write one job for each item, its one positional argument: a trip per 1,000."""
         bound, flow = self._many(list(items))
         return await self._hive._dispatched(bound, flow) if bound else []
@@ -128,7 +200,7 @@ class AsyncQueue(QueueBase[AsyncHive]):
             self._core.commands.page(self.name, listed_state(state), limit, cursor)
         )
 
-    async def matching(self, *args: Any, **kwargs: Any) -> list[AsyncJob]:
+    async def matching(self, *args: Any, **kwargs: Any) -> list[AsyncJob[Any]]:
         """The waiting and running jobs with these arguments; reads through the queue."""
         found = await self._hive._run(self._core.commands.matching(self.name, args, kwargs))
         return [AsyncJob(self._hive, self.name, job.id, job.generation, False) for job in found]
@@ -173,15 +245,20 @@ class AsyncQueue(QueueBase[AsyncHive]):
 class AsyncBoundCall(BoundBase[AsyncQueue]):
     """A dispatch that was not made yet."""
 
-    async def dispatch(self) -> AsyncJob:
+    async def dispatch(self) -> AsyncJob[Any]:
         """Dispatch it; each time anew."""
         return await self._queue.dispatch(*self._args, **self._kwargs)
 
 
-class AsyncJob(JobBase[AsyncHive]):
-    """A handle on one job."""
+class AsyncJob(JobBase[AsyncHive], Generic[R]):
+    """A handle on one job; `R` is what its handler returns."""
 
     __slots__ = ()
+
+    async def result(self, timeout: float | None = None) -> R:
+        """Wait for its end: what its handler returned, or the exception that stands in its place."""
+        end = self._end or await aio_waiting.end_of(self, waiting.seconds(timeout))
+        return self._value(end)  # type: ignore[no-any-return]
 
     async def state(self) -> JobState:
         """Where it stands now."""

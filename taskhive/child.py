@@ -134,7 +134,12 @@ class Child:
             self._send(frame(Kind.FINISHED, costs + data))
 
     def _call(
-        self, handler: Handler[Any, Any], args: Any, kwargs: dict[str, Any], job: CurrentJob, extra: Any
+        self,
+        handler: Handler[Any, Any, Any],
+        args: Any,
+        kwargs: dict[str, Any],
+        job: CurrentJob,
+        extra: Any,
     ) -> Any:
         if extra is not None and "failure" in extra:
             args, kwargs = (_failure(extra["failure"], args, kwargs),), {}
@@ -154,7 +159,7 @@ class Child:
             raise SoftTimeout("the soft limit has passed")
 
     def _raised(
-        self, handler: Handler[Any, Any], error: BaseException, attempt: int, encoding: bool
+        self, handler: Handler[Any, Any, Any], error: BaseException, attempt: int, encoding: bool
     ) -> bytes:
         """An exception as JSON, whatever its methods do; nothing of it is trusted to be short."""
         kind, after, at = "error", None, None

@@ -82,6 +82,8 @@ class Core:
         self.id_factory = id_factory
         self.max_payload = units.size(max_payload, "max_payload")
         self.max_result = units.size(max_result, "max_result")
+        self.exceptions: dict[str, type[Exception]] = {}
+        """Classes that this program has registered, by the name a record gives them."""
 
     # The environment is read here, at first use: importing a module that makes a Hive asks nobody.
 

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
-from typing import Any, Generic, ParamSpec, TypeVar
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from taskhive import units
 from taskhive.errors import ConfigurationError
 from taskhive.handler_options import FAILURE_HANDLER, HandlerOptions
 from taskhive.units import LANE_SUFFIX
 
+if TYPE_CHECKING:
+    from taskhive.aio import AsyncBoundCall, AsyncJob, AsyncQueue
+    from taskhive.hive import BoundCall, Job, Queue
+
 P = ParamSpec("P")
+C = TypeVar("C")
 R = TypeVar("R")
 
 
-class Handler(Generic[P, R]):
-    """A plain function that also has a queue."""
+class Handler(Generic[P, C, R]):
+    """A plain function that also has a queue.
 
-    def __init__(self, hive: Any, function: Callable[P, R], name: str, options: HandlerOptions) -> None:
+    `P` are its parameters, `C` is what a plain call returns, `R` what a job of it results in: the same,
+    but for a coroutine function.
+    """
+
+    def __init__(self, hive: Any, function: Callable[P, C], name: str, options: HandlerOptions) -> None:
         functools.update_wrapper(self, function)
         self._hive = hive
         self.function = function
@@ -28,28 +37,28 @@ class Handler(Generic[P, R]):
         self.wants_job = _takes_job(function)
         self.is_failure_handler = name.endswith(LANE_SUFFIX)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
         """Call the function, here and now, with no queue."""
         return self.function(*args, **kwargs)
 
     @property
-    def queue(self) -> Any:
+    def queue(self) -> Queue:
         """Its queue."""
-        return self._hive.queue(self.name)
+        return self._hive.queue(self.name)  # type: ignore[no-any-return]
 
-    def dispatch(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+    def dispatch(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Write one job; as `queue.dispatch`."""
         return self.queue.dispatch(*args, **kwargs)
 
-    def dispatch_many(self, items: Iterable[Any]) -> Any:
+    def dispatch_many(self, items: Iterable[Any]) -> list[Job[R]]:
         """Write one job for each item; as `queue.dispatch_many`."""
         return self.queue.dispatch_many(items)
 
-    def options(self, **options: Any) -> Any:
+    def options(self, **options: Any) -> Dispatches[P, R]:
         """Its queue with options for the next dispatch; as `queue.options`."""
         return self.queue.options(**options)
 
-    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundCall:
         """A checked call for later; as `queue.bind`."""
         return self.queue.bind(*args, **kwargs)
 
@@ -70,14 +79,96 @@ class Handler(Generic[P, R]):
         return f"Handler({self.name!r})"
 
 
+class AsyncHandler(Handler[P, C, R]):
+    """A handler of an `AsyncHive`: what asks the server is awaited."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def queue(self) -> AsyncQueue:  # type: ignore[override]
+            """Its queue."""
+
+        async def dispatch(  # type: ignore[override]
+            self, *args: P.args, **kwargs: P.kwargs
+        ) -> AsyncJob[R]:
+            """Write one job; as `queue.dispatch`."""
+
+        async def dispatch_many(  # type: ignore[override]
+            self, items: Iterable[Any]
+        ) -> list[AsyncJob[R]]:
+            """Write one job for each item; as `queue.dispatch_many`."""
+
+        def options(self, **options: Any) -> AsyncDispatches[P, R]:  # type: ignore[override]
+            """Its queue with options for the next dispatch; as `queue.options`."""
+
+        def bind(  # type: ignore[override]
+            self, *args: P.args, **kwargs: P.kwargs
+        ) -> AsyncBoundCall:
+            """A checked call for later; as `queue.bind`."""
+
+
+class Dispatches(Protocol[P, R]):
+    """A queue that knows what its handler takes and returns."""
+
+    def dispatch(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Write one job."""
+
+    def dispatch_many(self, items: Iterable[Any]) -> list[Job[R]]:
+        """Write one job for each item."""
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundCall:
+        """A checked call for later."""
+
+    def options(self, **options: Any) -> Dispatches[P, R]:
+        """With more options."""
+
+
+class AsyncDispatches(Protocol[P, R]):
+    """The same for an `AsyncHive`."""
+
+    async def dispatch(self, *args: P.args, **kwargs: P.kwargs) -> AsyncJob[R]:
+        """Write one job."""
+
+    async def dispatch_many(self, items: Iterable[Any]) -> list[AsyncJob[R]]:
+        """Write one job for each item."""
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> AsyncBoundCall:
+        """A checked call for later."""
+
+    def options(self, **options: Any) -> AsyncDispatches[P, R]:
+        """With more options."""
+
+
+class Registers(Protocol):
+    """What `@hive.handler(...)` decorates with."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Handler[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Handler[P, R, R]: ...
+
+
+class AsyncRegisters(Protocol):
+    """The same for an `AsyncHive`."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncHandler[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> AsyncHandler[P, R, R]: ...
+
+
 class Registry:
     """The handlers of one hive, by queue."""
 
     def __init__(self) -> None:
-        self.handlers: dict[str, Handler[Any, Any]] = {}
+        self.handlers: dict[str, Handler[Any, Any, Any]] = {}
         self.child_starts: list[Callable[[], Any]] = []
 
-    def add(self, handler: Handler[Any, Any]) -> None:
+    def add(self, handler: Handler[Any, Any, Any]) -> None:
         """Take a handler in; a queue has one."""
         known = self.handlers.get(handler.name)
         if known is not None and known.function is not handler.function:
@@ -120,6 +211,6 @@ def _takes_job(function: Callable[..., Any]) -> bool:
         return False
 
 
-def _where(handler: Handler[Any, Any]) -> str:
+def _where(handler: Handler[Any, Any, Any]) -> str:
     code = getattr(inspect.unwrap(handler.function), "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(handler.function)

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, Generic, Self, TypeVar
 
-from taskhive import codec, units
+from taskhive import codec, relay, units
 from taskhive.commands import Answer, Item, Leased, Renewal, Settle
 from taskhive.core import BoundJob, Core, HiveSettings
 from taskhive.effects import Flow
-from taskhive.errors import ConfigurationError, LeaseLost
+from taskhive.errors import ConfigurationError, LeaseLost, WouldDeadlock
+from taskhive.exceptions import checked_class
 from taskhive.handler_options import HandlerOptions
 from taskhive.handlers import Handler, Registry, checked_function, handler_name
+from taskhive.jobs import Fetched, Standing
 from taskhive.options import JobOptions
+from taskhive.results import value_of
 from taskhive.retries import Counts
 
 H = TypeVar("H", bound="HiveBase")
 Q = TypeVar("Q", bound="QueueBase[Any]")
+X = TypeVar("X", bound=Exception)
 
 
 class HiveBase:
     """Settings, read once; see `Hive`."""
+
+    _handler_class: type[Handler[Any, Any, Any]] = Handler
 
     def __init__(
         self,
@@ -44,10 +50,11 @@ class HiveBase:
             max_payload=max_payload,
             max_result=max_result,
         )
-
         self._registry = Registry()
+        self._listeners: MutableMapping[Any, Any] = {}
+        """Who waits for ends: by process in a `Hive`, by event loop in an `AsyncHive`."""
 
-    def handler(
+    def _handler(
         self, function: Any = None, *, name: str | None = None, queue: str | None = None, **options: Any
     ) -> Any:
         """Register a function as the handler of a queue; with options, or bare as a decorator."""
@@ -59,8 +66,8 @@ class HiveBase:
 
         return register if function is None else register(function)
 
-    def _register(self, function: Any, name: str, options: HandlerOptions) -> Handler[Any, Any]:
-        made: Handler[Any, Any] = Handler(self, function, name, options)
+    def _register(self, function: Any, name: str, options: HandlerOptions) -> Handler[Any, Any, Any]:
+        made = self._handler_class(self, function, name, options)
         self._registry.add(made)
         return made
 
@@ -68,6 +75,24 @@ class HiveBase:
         """Register a function that each new child calls before its first job."""
         self._registry.child_starts.append(checked_function(function))
         return function
+
+    def register_exception(self, kind: type[X]) -> type[X]:
+        """Let `result()` raise this class where a handler raised it; also as a decorator.
+
+        Built-in exceptions are known. Of any other class a record holds only the name, and nothing is
+        imported because a record names it, so this program has to say which ones it knows.
+        """
+        checked = checked_class(kind)
+        self._core.exceptions[f"{checked.__module__}.{checked.__qualname__}"] = checked
+        return kind
+
+    @staticmethod
+    def _may_wait() -> None:
+        if relay.installed is not None:
+            raise WouldDeadlock(
+                "a handler that waits for a job holds the child that could run it. Dispatch the next "
+                "step from here, or wait in the program that dispatched this one"
+            )
 
     @property
     def prefix(self) -> str:
@@ -163,11 +188,12 @@ def bound_jobs(calls: Any, kind: type[BoundBase[Any]]) -> list[BoundJob]:
 class JobBase(Generic[H]):
     """A handle on one job: an id and nothing that grows."""
 
-    __slots__ = ("_generation", "_hive", "created", "id", "queue")
+    __slots__ = ("_end", "_generation", "_hive", "created", "id", "queue")
 
     def __init__(self, hive: H, queue: str, id: str, generation: int | None, created: bool) -> None:
         self._hive = hive
         self._generation = generation
+        self._end: Fetched | None = None
         self.id = id
         self.queue = queue
         self.created = created
@@ -181,6 +207,14 @@ class JobBase(Generic[H]):
     def _all_of(cls, hive: H, bound: list[BoundJob], answers: list[Any]) -> list[Self]:
         pairs = zip(bound, answers, strict=False)
         return [cls._of(hive, one.queue, one.item, got) for one, got in pairs if got is not None]
+
+    def _remember(self, end: Fetched) -> None:
+        # A handle ends once. One that means "the newest run" may end again with another.
+        if self._generation is not None and end.standing is Standing.ENDED:
+            self._end = end
+
+    def _value(self, end: Fetched) -> Any:
+        return value_of(self.queue, self.id, end, self._hive._core.exceptions)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.queue}/{self.id})"

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
-from collections.abc import Iterable
+import weakref
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 
-from taskhive import relay, units
+from taskhive import relay, units, waiting
 from taskhive.broker import Broker
 from taskhive.commands import Answer, Settle
 from taskhive.core import DEFAULT_VISIBILITY, IO_TIMEOUT, BoundJob, listed_state, purged_state
 from taskhive.effects import Flow, T
 from taskhive.errors import NotDurable, PartialDispatch
+from taskhive.handlers import Handler, Registers
 from taskhive.handles import BoundBase, HiveBase, JobBase, LeaseBase, QueueBase, bound_jobs
 from taskhive.jobs import JobInfo, JobState, Page, QueueStats
+from taskhive.listener import Listener
 from taskhive.options import PLAIN
+from taskhive.waiting import Waited
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Hive(HiveBase):
@@ -31,16 +39,34 @@ class Hive(HiveBase):
     def _run(self, flow: Flow[T]) -> T:
         if relay.installed is not None:
             return relay.installed.run(flow)
+        return self._connected().run(flow)
+
+    def _connected(self) -> Broker:
         broker = self._broker
         if broker is None:
             broker = self._broker = Broker(self._core.target, self._core.directory, IO_TIMEOUT)
-        return broker.run(flow)
+        return broker
+
+    def _listener(self) -> Listener:
+        """The listener of this process; the one that a fork left behind is not ours to touch."""
+        self._may_wait()
+        found: Listener | None = self._listeners.get(os.getpid())
+        if found is None:
+            made = Listener(self._connected(), self._core.commands)
+            # Another thread may make one as well; a lock here could be held across a fork for ever.
+            found = self._listeners.setdefault(os.getpid(), made)
+            if found is made:
+                weakref.finalize(self, made.stop).atexit = False
+                made.start()
+            else:
+                made.discard()
+        return found
 
     def queue(self, name: str, *, visibility: float = DEFAULT_VISIBILITY) -> Queue:
         """A queue by its name; `visibility` is for leases taken by hand from this object."""
         return Queue(self, name, PLAIN, visibility)
 
-    def job(self, queue: str, id: str) -> Job:
+    def job(self, queue: str, id: str) -> Job[Any]:
         """The newest run of an id, whoever dispatched it."""
         return Job(self, units.queue_name(queue), units.job_id(id), None, False)
 
@@ -48,17 +74,57 @@ class Hive(HiveBase):
         """The names of all queues that were dispatched to, in order."""
         return self._run(self._core.commands.queues())
 
-    def dispatch_many(self, calls: Iterable[BoundCall]) -> list[Job]:
+    def dispatch_many(self, calls: Iterable[BoundCall]) -> list[Job[Any]]:
         """Dispatch calls made by `bind`, of any queues and options, in as few trips as can be."""
         bound = bound_jobs(calls, BoundCall)
         return self._dispatched(bound, self._core.dispatch_bound(bound))
 
-    def _dispatched(self, bound: list[BoundJob], flow: Flow[list[Answer]]) -> list[Job]:
+    def _dispatched(self, bound: list[BoundJob], flow: Flow[list[Answer]]) -> list[Job[Any]]:
         try:
             return Job._all_of(self, bound, self._run(flow))
         except (PartialDispatch, NotDurable) as error:
             error.jobs = Job._all_of(self, bound, error.jobs)
             raise
+
+    # Handlers
+
+    @overload
+    def handler(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Handler[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def handler(self, function: Callable[P, R], /) -> Handler[P, R, R]: ...
+    @overload
+    def handler(
+        self, *, name: str | None = None, queue: str | None = None, **options: Any
+    ) -> Registers: ...
+    def handler(self, function: Any = None, **options: Any) -> Any:
+        """Register a function as the handler of a queue; with options, or bare as a decorator."""
+        return self._handler(function, **options)
+
+    # Waiting
+
+    def wait(
+        self, jobs: Iterable[Job[Any]], timeout: float | None = None, return_when: str = "ALL_COMPLETED"
+    ) -> Waited:
+        """Those that have ended and those that have not, as `concurrent.futures.wait` has it."""
+        return waiting.wait(self, list(jobs), waiting.seconds(timeout), waiting.condition(return_when))
+
+    def as_completed(
+        self, jobs: Iterable[Job[R]], timeout: float | None = None, progress: bool = False
+    ) -> Iterator[Job[R]]:
+        """Each job as it ends; with `progress`, a bar is shown where there is a terminal."""
+        self._may_wait()
+        return waiting.as_completed(self, list(jobs), waiting.seconds(timeout), progress)
+
+    def gather(
+        self,
+        jobs: Iterable[Job[R]],
+        timeout: float | None = None,
+        return_exceptions: bool = False,
+    ) -> list[R]:
+        """The results in the order of the jobs; the first failure is raised as soon as it is there."""
+        return waiting.gather(self, list(jobs), waiting.seconds(timeout), return_exceptions)
 
     def ping(self, wait: float = 0.0) -> float:
         """The seconds one round trip takes; tries for `wait` seconds before it gives up."""
@@ -69,6 +135,9 @@ class Hive(HiveBase):
 
     def close(self) -> None:
         """Close the connections. A client given by `client=` is left alone."""
+        listener = self._listeners.pop(os.getpid(), None)
+        if listener is not None:
+            listener.stop()
         if self._broker is not None:
             self._broker.close()
 
@@ -86,7 +155,7 @@ class Queue(QueueBase[Hive]):
 
     # Dispatch
 
-    def dispatch(self, *args: Any, **kwargs: Any) -> Job:
+    def dispatch(self, *args: Any, **kwargs: Any) -> Job[Any]:
         """Write one job; returns once the server has it."""
         core, options = self._core, self._options
         item = core.item(options, args, kwargs)
@@ -97,7 +166,7 @@ class Queue(QueueBase[Hive]):
             error.jobs = [Job._of(self._hive, self.name, item, error.jobs[0])]
             raise
 
-    def dispatch_many(self, items: Iterable[Any]) -> list[Job]:
+    def dispatch_many(self, items: Iterable[Any]) -> list[Job[Any]]:
         """Write one job for each item, its one positional argument: a trip per 1,000."""
         bound, flow = self._many(list(items))
         return self._hive._dispatched(bound, flow) if bound else []
@@ -124,7 +193,7 @@ class Queue(QueueBase[Hive]):
         units.whole(limit, "limit", least=1, most=1000)
         return self._hive._run(self._core.commands.page(self.name, listed_state(state), limit, cursor))
 
-    def matching(self, *args: Any, **kwargs: Any) -> list[Job]:
+    def matching(self, *args: Any, **kwargs: Any) -> list[Job[Any]]:
         """The waiting and running jobs with these arguments; reads through the queue."""
         found = self._hive._run(self._core.commands.matching(self.name, args, kwargs))
         return [Job(self._hive, self.name, job.id, job.generation, False) for job in found]
@@ -169,15 +238,20 @@ class Queue(QueueBase[Hive]):
 class BoundCall(BoundBase[Queue]):
     """A dispatch that was not made yet."""
 
-    def dispatch(self) -> Job:
+    def dispatch(self) -> Job[Any]:
         """Dispatch it; each time anew."""
         return self._queue.dispatch(*self._args, **self._kwargs)
 
 
-class Job(JobBase[Hive]):
-    """A handle on one job."""
+class Job(JobBase[Hive], Generic[R]):
+    """A handle on one job; `R` is what its handler returns."""
 
     __slots__ = ()
+
+    def result(self, timeout: float | None = None) -> R:
+        """Wait for its end: what its handler returned, or the exception that stands in its place."""
+        end = self._end or waiting.end_of(self, waiting.seconds(timeout))
+        return self._value(end)  # type: ignore[no-any-return]
 
     def state(self) -> JobState:
         """Where it stands now."""

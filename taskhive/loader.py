@@ -24,7 +24,7 @@ class Loaded:
     """What the named files offer."""
 
     def __init__(self) -> None:
-        self.handlers: dict[str, Handler[Any, Any]] = {}
+        self.handlers: dict[str, Handler[Any, Any, Any]] = {}
         self.child_starts: list[Any] = []
         self.hives: list[HiveBase] = []
         self.files: list[str] = []

@@ -1,12 +1,14 @@
 """What the documentation says is run, or held against the code.
 
 A block that opens with ```python run is executed on a private server, the blocks of a page in one
-namespace. In it, `expression  # -> text` is a claim: the value must read like the text.
+namespace. In it, `expression  # -> text` is a claim: the value must read like the text. A block that
+opens with ```python worker is the file of a worker, which runs beside the blocks behind it.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import inspect
 import re
@@ -21,6 +23,7 @@ import taskhive
 from taskhive import Hive, JobInfo, NotDurable, QueueStats, options, scripts
 from taskhive.embedded import LINGER
 from tests.servers import Server
+from tests.workers import working
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -37,6 +40,7 @@ class Block:
     line: int
     text: str
     runs: bool
+    works: bool = False
 
 
 def page(name: str) -> str:
@@ -48,7 +52,8 @@ def blocks(path: Path) -> Iterator[Block]:
     for found in _FENCE.finditer(text):
         if found[1] == "python":
             line = text.count("\n", 0, found.start(3)) + 1
-            yield Block(path.name, line, found[3], found[2].strip() == "run")
+            what = found[2].strip()
+            yield Block(path.name, line, found[3], what == "run", what == "worker")
 
 
 def prose(path: Path) -> str:
@@ -100,12 +105,21 @@ def table_of(name: str, first: str) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_the_examples_of_a_page_run_and_answer_as_it_says(
-    path: Path, server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+    path: Path, server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TASKHIVE_URL", server.url)
     monkeypatch.setenv("TASKHIVE_PREFIX", prefix)
     names: dict[str, Any] = {"__name__": path.stem}
-    ran = [run(block, names) for block in blocks(path) if block.runs]
+    ran = []
+    with contextlib.ExitStack() as workers:
+        for block in blocks(path):
+            if block.works:
+                file = tmp_path / f"handlers{block.line}.py"
+                file.write_text(block.text)
+                words = (str(file), "--concurrency", "1", "--grace", "0")
+                workers.enter_context(working(server.url, prefix, tmp_path / "log", *words))
+            elif block.runs:
+                ran.append(run(block, names))
     assert bool(ran) >= (path.stem in MUST_RUN), f"{path.name} lost its examples"
     for value in names.values():
         if isinstance(value, Hive):
@@ -268,6 +282,7 @@ def test_the_acl_line_names_every_command_of_the_scripts() -> None:
         "srem",
         "smembers",
         "subscribe",
+        "unsubscribe",
         "wait",
         "waitaof",
     }

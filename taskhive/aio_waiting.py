@@ -1,0 +1,106 @@
+"""Waiting for jobs on an event loop: one, all of them, or each as it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from taskhive.bars import bar
+from taskhive.board import Watch
+from taskhive.errors import ResultTimeout
+from taskhive.jobs import Fetched
+from taskhive.waiting import Waited, is_over
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from taskhive.aio import AsyncHive, AsyncJob
+
+
+async def ends(
+    hive: AsyncHive, jobs: Sequence[AsyncJob[Any]], timeout: float | None
+) -> AsyncGenerator[tuple[int, Fetched], None]:
+    """The index and the end of each job, as they come; those known already first."""
+    listener = hive._listener()
+    loop = asyncio.get_running_loop()
+    deadline = None if timeout is None else loop.time() + timeout
+    ended: asyncio.Queue[tuple[Watch, Fetched | Exception]] = asyncio.Queue()
+
+    def deliver(watch: Watch, end: Fetched | Exception) -> None:
+        ended.put_nowait((watch, end))
+
+    watches = []
+    for index, job in enumerate(jobs):
+        if job._end is not None:
+            yield index, job._end
+        else:
+            watches.append(Watch(job.queue, job.id, job._generation, deliver, index))
+    listener.watch(watches)
+    left = len(watches)
+    try:
+        while left:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    watch, end = await ended.get()
+            except TimeoutError:
+                raise ResultTimeout(left, timeout or 0.0) from None
+            if isinstance(end, Exception):
+                raise end
+            left -= 1
+            jobs[watch.key]._remember(end)
+            yield watch.key, end
+    finally:
+        listener.forget(watches)
+
+
+async def end_of(job: AsyncJob[Any], timeout: float | None) -> Fetched:
+    """The end of one job."""
+    async with aclosing(ends(job._hive, [job], timeout)) as coming:
+        async for _, end in coming:
+            return end
+    raise AssertionError("a job that ended is told of")
+
+
+async def as_completed(
+    hive: AsyncHive, jobs: Sequence[AsyncJob[Any]], timeout: float | None, progress: bool
+) -> AsyncIterator[AsyncJob[Any]]:
+    """Each job as it ends."""
+    with bar(len(jobs), progress) as advance:
+        async with aclosing(ends(hive, jobs, timeout)) as coming:
+            async for index, _ in coming:
+                advance()
+                yield jobs[index]
+
+
+async def wait(
+    hive: AsyncHive, jobs: Sequence[AsyncJob[Any]], timeout: float | None, return_when: str
+) -> Waited:
+    """Those that have ended, and the others."""
+    done: set[Any] = set()
+    try:
+        async with aclosing(ends(hive, jobs, timeout)) as coming:
+            async for index, end in coming:
+                done.add(jobs[index])
+                if is_over(return_when, end):
+                    break
+    except ResultTimeout:
+        pass
+    return Waited(done, set(jobs) - done)
+
+
+async def gather(
+    hive: AsyncHive, jobs: Sequence[AsyncJob[Any]], timeout: float | None, return_exceptions: bool
+) -> list[Any]:
+    """The results in the order of the jobs; the first failure is raised at once."""
+    values: list[Any] = [None] * len(jobs)
+    async with aclosing(ends(hive, jobs, timeout)) as coming:
+        async for index, end in coming:
+            try:
+                values[index] = jobs[index]._value(end)
+            except Exception as error:
+                if not return_exceptions:
+                    raise
+                values[index] = error
+    return values

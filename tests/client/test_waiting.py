@@ -1,0 +1,198 @@
+"""Waiting for many: one connection, woken by messages, through anything that happens to it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskhive import ConfigurationError, Hive, ResultTimeout
+from taskhive.hive import Job
+from tests.servers import Server, programs, running, until
+
+
+def ack(hive: Hive, *results: Any) -> None:
+    for result in results:
+        lease = hive.queue("q").lease(wait=30)
+        assert lease is not None
+        lease.ack(result)
+
+
+def subscribers(place: Server, hive: Hive, queue: str = "q") -> int:
+    channel = hive._core.commands.keys(queue).done
+    with place.client() as client:
+        return int(client.pubsub_numsub(channel)[0][1])
+
+
+def test_gather_has_the_results_in_the_order_of_the_jobs(hive: Hive) -> None:
+    jobs = hive.queue("echo").dispatch_many(range(500))
+    assert hive.gather(jobs, timeout=60) == list(range(500))
+    assert hive.gather([]) == []
+
+
+def test_gather_raises_the_first_failure_or_hands_it_back(hive: Hive) -> None:
+    good, bad = hive.queue("echo").dispatch(1), hive.queue("fails").dispatch("built-in")
+    with pytest.raises(ValueError, match="bad number"):
+        hive.gather([good, bad], timeout=30)
+    value, error = hive.gather([good, bad], timeout=30, return_exceptions=True)
+    assert value == 1
+    assert isinstance(error, ValueError)
+
+
+def test_jobs_come_as_they_end(idle: Hive) -> None:
+    jobs = idle.queue("q").dispatch_many([0, 1, 2])
+    coming = idle.as_completed(list(reversed(jobs)), timeout=30)
+    for job in jobs:  # taken in the order of their dispatch
+        ack(idle, "x")
+        assert next(coming) is job
+    assert next(coming, None) is None
+
+
+def test_as_completed_times_out_with_how_many_are_missing(idle: Hive) -> None:
+    jobs = idle.queue("q").dispatch_many([0, 1])
+    ack(idle, "x")
+    seen: list[Job[Any]] = []
+    with pytest.raises(ResultTimeout) as caught:
+        seen.extend(idle.as_completed(jobs, timeout=0.5))
+    assert caught.value.waiting == 1
+
+
+def test_wait_tells_the_ended_from_the_others(idle: Hive) -> None:
+    jobs = idle.queue("q").dispatch_many([0, 1])
+    ack(idle, "x")
+    assert idle.wait(jobs, timeout=30, return_when="FIRST_COMPLETED") == ({jobs[0]}, {jobs[1]})
+    assert idle.wait(jobs, timeout=0) == ({jobs[0]}, {jobs[1]})
+    lease = idle.queue("q").lease()
+    assert lease is not None
+    lease.fail("no", permanent=True)
+    assert idle.wait(jobs, timeout=30, return_when="FIRST_EXCEPTION").done == set(jobs)
+    with pytest.raises(ConfigurationError, match="return_when"):
+        idle.wait(jobs, return_when="SOMETIMES")
+
+
+def test_any_number_of_waiters_share_one_subscription(place: Server, idle: Hive) -> None:
+    jobs = idle.queue("q").dispatch_many(range(50))
+    results: list[Any] = []
+    threads = [threading.Thread(target=lambda j=job: results.append(j.result(60))) for job in jobs]
+    for thread in threads:
+        thread.start()
+    until(lambda: subscribers(place, idle) == 1, "the channel is listened to")
+    ack(idle, *range(50))
+    for thread in threads:
+        thread.join(60)
+    assert sorted(results) == list(range(50))
+    assert subscribers(place, idle) == 1
+    names = [thread.name for thread in threading.enumerate()]
+    assert names.count("taskhive-listener") == 1
+
+
+def test_a_waiter_outlives_the_loss_of_its_connection(place: Server, idle: Hive) -> None:
+    job = idle.queue("q").dispatch()
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(job.result(60)))
+    thread.start()
+    for _ in range(3):
+        until(lambda: subscribers(place, idle) == 1, "the channel is listened to")
+        with place.client() as client:
+            client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+        # The end may fall into the gap: it is in the record then.
+    ack(idle, "through")
+    thread.join(60)
+    assert results == ["through"]
+
+
+def test_nothing_is_asked_while_nothing_happens() -> None:
+    with (
+        tempfile.TemporaryDirectory(prefix="th-") as directory,
+        running(programs()["valkey"], Path(directory)) as quiet,
+        Hive(quiet.url) as hive,
+        quiet.client() as client,
+    ):
+        job = hive.queue("q").dispatch()
+        with pytest.raises(ResultTimeout):
+            job.result(0.1)
+        before = calls(client)
+        with pytest.raises(ResultTimeout):
+            job.result(1.2)
+        assert calls(client) - before == 1
+
+
+def calls(client: Any) -> int:
+    stats = client.info("commandstats")
+    return sum(int(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"]) for name in ("evalsha", "eval"))
+
+
+def test_a_hive_that_waits_can_be_forked(idle: Hive) -> None:
+    first = idle.queue("q").dispatch()
+    ack(idle, 1)
+    assert first.result(30) == 1
+    second = idle.queue("q").dispatch()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.write(writing, b".")
+            code = 0 if second.result(30) == 2 else 2
+        finally:
+            os._exit(code)
+    os.read(reading, 1)
+    os.close(reading)
+    os.close(writing)
+    ack(idle, 2)
+    assert second.result(30) == 2
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_closed_hive_ends_its_listener_and_can_wait_again(place: Server, idle: Hive) -> None:
+    for number in range(2):
+        job = idle.queue("q").dispatch()
+        ack(idle, number)
+        assert job.result(30) == number
+        idle.close()
+        until(lambda: subscribers(place, idle) == 0, "nobody listens")
+        until(
+            lambda: "taskhive-listener" not in [t.name for t in threading.enumerate()],
+            "the thread has ended",
+        )
+
+
+def test_a_handle_on_a_later_run_of_an_id_waits_for_that_run(idle: Hive) -> None:
+    q = idle.queue("q")
+    first = q.options(id="x").dispatch(1)
+    lease = q.lease()
+    assert lease is not None
+    second = q.options(id="x", update_data=True).dispatch(2)
+    lease.ack("one")
+    assert first.result(30) == "one"
+    with pytest.raises(ResultTimeout):
+        second.result(0.05)
+    ack(idle, "two")
+    assert second.result(30) == "two"
+    assert first.result(30) == "one"
+
+
+def test_a_thousand_ends_are_read_in_few_trips(place: Server, idle: Hive) -> None:
+    jobs = idle.queue("q").dispatch_many(range(1000))
+    purged = idle.queue("q").purge("ready")
+    assert purged == 1000
+    with place.client() as client:
+        before = calls(client)
+        done, _ = idle.wait(jobs, timeout=60)
+        assert calls(client) - before <= 10
+    assert len(done) == 1000
+
+
+def test_waiting_needs_no_thread_until_it_begins(idle: Hive) -> None:
+    job: Job[Any] = idle.queue("q").dispatch()
+    job.state()
+    assert "taskhive-listener" not in [thread.name for thread in threading.enumerate()]
+    started = time.monotonic()
+    with pytest.raises(ResultTimeout):
+        job.result(0.01)
+    assert time.monotonic() - started < 30
