@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from tests.servers import Server, programs
+from tests.store import long_walk
 from tests.store.walk_report import Report
 from tests.store.walker import Walker
 from tests.store.walker_crew import MOVES, PAUSES, Crew
@@ -104,3 +105,10 @@ def test_the_same_seed_is_the_same_walk_and_another_seed_another_one(wire: Wire,
     first = walked(wire, f"{prefix}-1", 7)
     assert walked(wire, f"{prefix}-2", 7) == first
     assert walked(wire, f"{prefix}-3", 8) != first
+
+
+def test_a_walk_at_length_is_one_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert long_walk.main(["--steps", "600", "--seed", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "violations: 0" in printed
+    assert "drained to empty" in printed
