@@ -26,7 +26,8 @@ if redis.call('HEXISTS', K.jobs, id) == 1 or redis.call('HEXISTS', K.leases, id)
   return {ARGV[1], -1}
 end
 local payload, failure_job = ext.P, ext.F
-local kept = {g = bump('seq'), q = ext.q, o = ext.o, p = ext.p, m = ext.m, y = ext.y, f = ext.f, u = now}
+local kept = {g = bump('seq'), q = ext.q, o = ext.o, p = ext.p, m = ext.m, y = ext.y, f = ext.f, u = now,
+  i = ext.i, j = ext.j, z = ext.z, b = ext.b, n = ext.n}
 forget_ended(id)
 redis.call('HSET', K.jobs, id, pack_record(payload, created, kept))
 place(id, created, kept, now)

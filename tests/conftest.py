@@ -26,8 +26,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for test in terminalreporter.stats.get(outcome, []):
             for name, value in getattr(test, "user_properties", ()):
                 if name == "report":
-                    terminalreporter.write_sep("-", test.nodeid.rpartition("::")[2])
-                    terminalreporter.write_line(str(value))
+                    title = test.nodeid.rpartition("::")[2]
+                    lines = "\n" in str(value)
+                    terminalreporter.write_line(f"{title}:{chr(10) if lines else ' '}{value}")
 
 
 @pytest.fixture(autouse=True)

@@ -24,10 +24,13 @@ local function drop_active(id)
 end
 
 -- A lane that nobody serves has nobody to tidy it: whoever adds one to it drops up to two that lapsed.
+-- Only failure jobs: one dispatched into the lane by hand may be resent, and the lane's own memory is not
+-- at hand here to know it by.
 local function tidy_lane(now)
   local lapsed = redis.call('ZRANGEBYSCORE', K.fail_expiring, '-inf', '(' .. fmt(now), 'LIMIT', 0, 2)
   for _, fid in ipairs(lapsed) do
-    if redis.call('ZREM', K.fail_ready, fid) == 1 then
+    local _, _, fext = unpack_record(redis.call('HGET', K.fail_jobs, fid) or '')
+    if (not fext or fext.i) and redis.call('ZREM', K.fail_ready, fid) == 1 then
       redis.call('ZREM', K.fail_expiring, fid)
       redis.call('HDEL', K.fail_jobs, fid)
       redis.call('HINCRBY', K.fail_meta, 'cancelled', 1)

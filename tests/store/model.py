@@ -320,6 +320,7 @@ class Queue(Store):
             result_ttl=old.options.result_ttl,
             failure_ttl=old.options.failure_ttl,
         ).options(self.now)
+        run.failure = old.failure
         self.entries[id] = Entry(waiting=run)
         self.stand(run)
         self.counters["created"] += 1

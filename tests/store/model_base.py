@@ -253,7 +253,8 @@ class Store:
         # In case nobody serves the lane: two that lapsed go for one that comes.
         for expires, old in self.expiring()[:2]:
             entry = self.entries[old]
-            if expires < now and entry.running is None and entry.waiting and entry.waiting.ready:
+            idle = entry.running is None and entry.waiting and entry.waiting.ready
+            if expires < now and idle and entry.waiting and entry.waiting.failure:
                 self.effects["failure job lapsed"] += 1
                 del self.entries[old]
                 self.counters["cancelled"] += 1
