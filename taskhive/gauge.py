@@ -11,7 +11,7 @@ from typing import Protocol
 
 from taskhive.governor import Load, Sample
 from taskhive.machine import Grant, Reading
-from taskhive.meter import Tree
+from taskhive.meter import NOTHING, Tree
 
 FULL = 0.97
 KEPT_KILLS = 5.0
@@ -58,8 +58,9 @@ class _Sums:
 class _Known:
     tree: Tree
     worked: float
-    handler: str
-    weight: float
+
+
+_NEW = _Known(NOTHING, 0.0)
 
 
 @dataclass(slots=True)
@@ -94,20 +95,20 @@ class Gauge:
             tree = self.measure(child.pid)
             if not tree.processes:
                 continue
-            last = known.get(child.number)
-            self._known[child.number] = _Known(tree, child.worked, child.handler, child.weight)
-            if last is not None and child.worked > last.worked:
-                _add(sums, child, last, tree)
+            # One that is new began with nothing: all it has done, it did since the last look.
+            was = known.get(child.number, _NEW)
+            self._known[child.number] = _Known(tree, child.worked)
+            if child.worked > was.worked:
+                _add(sums, child, was, tree)
                 self.resident[child.number] = max(0, tree.resident - base)
         self._note(now.at, now.oom_kills)
         return self._sample(before, now, span, sums)
 
     def left(self, child: Seen, cpu: float) -> None:
         """A child is reaped: what it did since the last look would else be taken for others'."""
-        last = self._known.pop(child.number, None)
-        tree = last.tree if last is not None else Tree(1, 0.0, 0.0, 0, 0)
-        worked = child.worked - (last.worked if last is not None else 0.0)
-        used = max(0.0, cpu - tree.cpu)
+        was = self._known.pop(child.number, _NEW)
+        worked = child.worked - was.worked
+        used = max(0.0, cpu - was.tree.cpu)
         one = self._departed.setdefault(child.handler, _Sums())
         one.slots += worked * child.weight
         one.cpu += used
@@ -159,8 +160,8 @@ class Gauge:
         )
 
 
-def _add(sums: dict[str, _Sums], child: Seen, last: _Known, tree: Tree) -> None:
+def _add(sums: dict[str, _Sums], child: Seen, was: _Known, tree: Tree) -> None:
     one = sums.setdefault(child.handler, _Sums())
-    one.slots += (child.worked - last.worked) * child.weight
-    one.cpu += max(0.0, tree.cpu - last.tree.cpu)
-    one.wait += max(0.0, tree.wait - last.tree.wait)
+    one.slots += (child.worked - was.worked) * child.weight
+    one.cpu += max(0.0, tree.cpu - was.tree.cpu)
+    one.wait += max(0.0, tree.wait - was.tree.wait)

@@ -36,6 +36,8 @@ class Bid:
     """Jobs that one request may bring."""
     batch: int = 1
     """Jobs that one slot takes at once."""
+    beside: int = 0
+    """Jobs that would still go into the slots it has: very short ones travel in company."""
     weight: float = 1.0
     held: int = 0
     """Jobs it has already, waiting or running or asked for."""
@@ -78,6 +80,11 @@ def share(
             break
         group = [bid for bid in waiting if bid.priority == priority]
         free, blocked = _deal(group, granted, free, busy)
+    for bid in waiting:
+        if bid.beside:
+            more = min(bid.beside, _left(bid, granted.get(bid.queue, 0)))
+            if more > 0:
+                granted[bid.queue] = granted.get(bid.queue, 0) + more
     if not above_used:
         _one_above([bid for bid in waiting if bid.queue not in granted], granted)
     return granted

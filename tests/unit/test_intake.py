@@ -86,6 +86,12 @@ def test_very_short_jobs_come_in_batches() -> None:
     assert share([bid("noop", batch=16)], target=2, busy=1, now=NOW) == {"noop": 16}
 
 
+def test_very_short_jobs_fill_up_the_slots_they_have() -> None:
+    bids = [bid("noop", batch=64, beside=30, held=34, most=128), bid("slow")]
+    assert share(bids, target=2, busy=2, now=NOW) == {"noop": 30}
+    assert share(bids, target=3, busy=2, now=NOW) == {"noop": 30, "slow": 1}
+
+
 def test_quick_jobs_use_one_slot_above_the_target() -> None:
     bids = [bid("slow", p95=5.0, held=4), bid("quick", p95=0.01)]
     assert share(bids, target=4, busy=4, now=NOW) == {"quick": 1}
