@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -64,6 +65,7 @@ _SCHEMES = {
     "cluster": (Routing.CLUSTER, False),
     "clusters": (Routing.CLUSTER, True),
 }
+_AUTHORITY = re.compile(r"([^/?]*)(.*)", re.DOTALL)
 _NUMBERS = {"socket_timeout", "socket_connect_timeout", "health_check_interval"}
 _FLAGS = {"socket_keepalive", "ssl_check_hostname"}
 _EXAMPLE = "Write redis://host:6379/0, rediss://, unix:///path, sentinel://host/service or cluster://"
@@ -78,13 +80,10 @@ def read_url(url: str, options: Mapping[str, Any] | None = None) -> Target:
         raise ConfigurationError("url", f"{scheme!r} is no known scheme", _EXAMPLE)
     routing, tls = _SCHEMES[scheme.lower()]
     # One parser for all: a list of hosts is none for urlsplit, so they are cut out first.
-    authority, slash, tail = rest.partition("/")
+    authority, tail = _AUTHORITY.match(rest).groups()  # type: ignore[union-attr]
     login, _, hosts = authority.rpartition("@")
-    if not slash:
-        hosts, mark, query = hosts.partition("?")
-        tail = mark + query
     try:
-        parts = urlsplit(f"x://h/{tail}")
+        parts = urlsplit(f"x://h/{tail.removeprefix('/')}")
     except ValueError as error:
         raise ConfigurationError("url", str(error), _EXAMPLE) from error
     connection: dict[str, Any] = {}

@@ -31,10 +31,20 @@ from taskhive.effects import (
     Subscribe,
     T,
     Trouble,
+    is_answer,
 )
 from taskhive.resp import pack
 
-Stacks = dict[tuple[Address, bool], list[Any]]
+AT_ONCE = 64
+"""Requests in flight on one loop; more wait their turn, lest ten thousand tasks open as many sockets."""
+
+
+class _Pool:
+    """What one event loop has: idle connections by server, and the turns of those who want one."""
+
+    def __init__(self) -> None:
+        self.idle: dict[tuple[Address, bool], list[Any]] = {}
+        self.turns = asyncio.Semaphore(AT_ONCE)
 
 
 class AsyncBroker:
@@ -45,7 +55,7 @@ class AsyncBroker:
         self._directory = directory
         self._io_timeout = io_timeout
         self._pid = os.getpid()
-        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Stacks] = (
+        self._pools: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = (
             weakref.WeakKeyDictionary()
         )
 
@@ -69,8 +79,7 @@ class AsyncBroker:
 
     async def close(self) -> None:
         """Close this loop's idle connections; the broker may be used again."""
-        stacks = self._loops.pop(asyncio.get_running_loop(), {})
-        for stack in stacks.values():
+        for stack in self._pool().idle.values():
             while stack:
                 await _drop(stack.pop())
 
@@ -83,20 +92,29 @@ class AsyncBroker:
             kind = library.SSLConnection
         # No timeout of the library's: it wraps each read in a task. One timeout spans the request.
         made = kind(**settings(self._target, address, sentinel, None))
-        await made.connect()
+        try:
+            await made.connect()
+        except BaseException:  # cancelled in the middle of a handshake: nobody else knows of it
+            await _drop(made)
+            raise
         return made
 
-    def _stack(self, effect: Send) -> list[Any]:
+    def _pool(self) -> _Pool:
         if os.getpid() != self._pid:
-            self._loops, self._pid = weakref.WeakKeyDictionary(), os.getpid()
+            self._pools, self._pid = weakref.WeakKeyDictionary(), os.getpid()
         loop = asyncio.get_running_loop()
-        stacks = self._loops.get(loop)
-        if stacks is None:
-            stacks = self._loops.setdefault(loop, {})
-        return stacks.setdefault((effect.address, effect.sentinel), [])
+        pool = self._pools.get(loop)
+        if pool is None:
+            pool = self._pools.setdefault(loop, _Pool())
+        return pool
 
     async def _send(self, effect: Send) -> Any:
-        stack = self._stack(effect)
+        pool = self._pool()
+        async with pool.turns:
+            stack = pool.idle.setdefault((effect.address, effect.sentinel), [])
+            return await self._send_on(stack, effect)
+
+    async def _send_on(self, stack: list[Any], effect: Send) -> Any:
         connection = None
         sent = False
         try:
@@ -107,10 +125,8 @@ class AsyncBroker:
                 sent = True
                 await connection.send_packed_command((effect.data,), check_health=False)
                 replies = [await _reply(connection) for _ in range(effect.replies)]
-            if effect.echo is not None:
-                first = replies[0]
-                if type(first) is list and first[0] != effect.echo:
-                    raise MixedReply("the reply of another request")
+            if effect.echo is not None and not is_answer(replies[0], effect.echo):
+                raise MixedReply("the reply of another request")
         except (RedisError, OSError) as error:  # a TimeoutError is an OSError
             if connection is not None:
                 await _drop(connection)

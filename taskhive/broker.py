@@ -31,6 +31,7 @@ from taskhive.effects import (
     Subscribe,
     T,
     Trouble,
+    is_answer,
 )
 from taskhive.resp import pack
 
@@ -125,10 +126,8 @@ class Broker:
             sent = True
             connection.send_packed_command((effect.data,), check_health=False)
             replies = [_reply(connection) for _ in range(effect.replies)]
-            if effect.echo is not None:
-                first = replies[0]
-                if type(first) is list and first[0] != effect.echo:
-                    raise MixedReply("the reply of another request")
+            if effect.echo is not None and not is_answer(replies[0], effect.echo):
+                raise MixedReply("the reply of another request")
         except (RedisError, OSError) as error:
             if connection is not None:
                 connection.disconnect()
@@ -137,7 +136,8 @@ class Broker:
             if connection is not None:
                 connection.disconnect()
             raise
-        stack.append(connection)
+        # Looked up anew: meanwhile another thread may have dropped what was idle.
+        self._idle.setdefault(place, stack).append(connection)
         return replies
 
     def _other(self, effect: Effect, subscription: _Subscription) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from taskhive import codec, records
-from taskhive.effects import AwaitMessage, Flow, Subscribe, Trouble
+from taskhive.effects import AwaitMessage, Flow, Trouble
 from taskhive.errors import (
     ConfigurationError,
     JobActive,
@@ -27,6 +27,8 @@ MAX_BYTES = 4 * 1024 * 1024
 MAX_LEASES = 128
 MAX_SETTLES = 256
 CONFIRM_WITHIN_MS = 3000
+DEAF_FOR = 60.0
+"""Seconds after which whoever waits for a bell looks for itself."""
 AS_SET = -2
 """A time to live that is left to the queue's settings."""
 
@@ -182,10 +184,13 @@ class Commands:
 
     def _confirmation(self, queue: str) -> Flow[tuple[bytes, ...]]:
         """The command that waits for disk or replica: it must follow on the same connection."""
-        info = yield from self.session.command(self.keys(queue).tag, b"INFO", b"persistence")
+        info = yield from self.session.command(
+            self.keys(queue).tag, b"INFO", b"persistence", b"replication"
+        )
         if self.session.version >= (7, 2) and b"aof_enabled:1" in info:
             return (b"WAITAOF", b"1", b"0", b"%d" % CONFIRM_WITHIN_MS)
-        return (b"WAIT", b"1", b"%d" % CONFIRM_WITHIN_MS)
+        # Without a replica there is nobody to wait for, and zero would mean for ever.
+        return (b"WAIT", b"1", b"1" if b"connected_slaves:0" in info else b"%d" % CONFIRM_WITHIN_MS)
 
     # Exchange
 
@@ -256,12 +261,13 @@ class Commands:
             if not listening:
                 # Looked at once more behind this: what came before the subscription rang for nobody.
                 keys = self.keys(queue)
-                address = yield from self.session.address(keys.tag)
-                listening = (yield Subscribe(address, keys.bell)) is None
+                yield from self.session.listen(keys.tag, keys.bell)
+                listening = True
                 continue
-            waits = [seconds for seconds in (left, got) if seconds is not None]
+            # A network may swallow a bell without a word, so it is not trusted for ever.
+            waits = [seconds for seconds in (left, got, DEAF_FOR) if seconds is not None]
             # A millisecond more: what is due at this instant is due for the next one's clock too.
-            heard = yield AwaitMessage(min(waits) + 0.001 if waits else None)
+            heard = yield AwaitMessage(min(waits) + 0.001)
             listening = not isinstance(heard, Trouble)
 
     def _lease_one(self, queue: str, lease_ms: int, worker: str) -> Flow[Leased | float | None]:

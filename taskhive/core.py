@@ -107,9 +107,14 @@ class Core:
         """The operations on this server; inside a handler, those of the supervisor."""
         return relay.installed or self._own_commands  # type: ignore[return-value]
 
-    @cached_property
+    @property
     def _own_commands(self) -> Commands:
-        return Commands(Session(self.target, self.connect_timeout), self.prefix)
+        made: Commands | None = self.__dict__.get("_made_commands")
+        if made is None:
+            # Threads may come here at once, and all must share what is known of the server.
+            fresh = Commands(Session(self.target, self.connect_timeout), self.prefix)
+            made = self.__dict__.setdefault("_made_commands", fresh)
+        return made
 
     def directory(self) -> Path:
         """Where the embedded server lives."""

@@ -30,6 +30,13 @@ class Send:
     sentinel: bool = False
 
 
+def is_answer(reply: Any, echo: bytes) -> bool:
+    """Whether a reply is this request's own; an error of the server names nobody."""
+    if isinstance(reply, Exception):
+        return True
+    return type(reply) is list and len(reply) > 0 and reply[0] == echo
+
+
 @dataclass(frozen=True, slots=True)
 class Trouble:
     """The connection failed; whether the server acted is unknown if `sent`."""

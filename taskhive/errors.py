@@ -247,7 +247,7 @@ class RedisUnavailable(ServerError):
 
     def __init__(self, where: str, seconds: float, last: BaseException | None) -> None:
         super().__init__(
-            f"{where} did not answer within {seconds:.1f} s (last: {last!r}). "
+            f"{where} did not answer within {seconds:.1f} s (last: {type(last).__name__}: {last}). "
             "Is it running and reachable? A longer patience: Hive(connect_timeout=...)"
         )
         self.where = where

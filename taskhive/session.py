@@ -15,10 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from redis.crc import key_slot
+from redis.exceptions import ConnectionError as LibraryConnectionError
 
 from taskhive import trouble
 from taskhive.address import Address, Routing, Target
-from taskhive.effects import DropIdle, EnsureEmbedded, Flow, Pause, Send, Trouble
+from taskhive.effects import DropIdle, EnsureEmbedded, Flow, Pause, Send, Subscribe, Trouble, is_answer
 from taskhive.errors import RedisUnavailable, ServerRefused
 from taskhive.keys import QueueKeys
 from taskhive.resp import pack, pack_words
@@ -29,6 +30,7 @@ RESEND_FOR = 30.0
 OLDEST_SERVER = (7, 0)
 NOTHING_SPECIAL: Mapping[str, str] = {}
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 2.0
+_MOST_HOPS = 8
 
 
 class EvictingServer(RuntimeWarning):
@@ -99,8 +101,8 @@ class Session:
         data = build(False)
         asking = 0
         detour: Address | None = None
-        deadline = 0.0
-        tries = 0
+        deadline = self.clock() + patience
+        tries = hops = 0
         while True:
             address = detour or self._known(key)
             outcome: Any
@@ -111,6 +113,8 @@ class Session:
                 if type(outcome) is list:
                     if asking:
                         outcome = outcome[1:]
+                        if echo is not None and not is_answer(outcome[0], echo):
+                            outcome = [ConnectionError("the reply of another request")]
                     if not isinstance(outcome[0], Exception):
                         return outcome  # type: ignore[no-any-return]
             if outcome is None:
@@ -118,20 +122,27 @@ class Session:
             if asking:
                 data, asking, detour = build(False), 0, None
             error: Exception = outcome.error if isinstance(outcome, Trouble) else outcome[0]
-            if not deadline:
-                deadline = self.clock() + patience
-            match trouble.react(error):
+            reaction = trouble.react(error)
+            if reaction in (Reaction.MOVED, Reaction.ASK):
+                if self.target.routing is not Routing.CLUSTER:
+                    raise ServerRefused(
+                        f"{self.target} is one server of a cluster. Give it as cluster://"
+                    ) from error
+                hops += 1
+                if hops > _MOST_HOPS:  # servers that disagree about a slot, each naming the other
+                    reaction = Reaction.REROUTE
+            match reaction:
                 case Reaction.RAISE:
                     raise trouble.translate(error, queue) from error
                 case Reaction.EVAL:
                     data = build(True)
                     continue
                 case Reaction.MOVED:
-                    slot, there = _redirection(error)
+                    slot, there = _redirection(error, address)
                     self._slots[slot] = there
                     continue
                 case Reaction.ASK:
-                    _, detour = _redirection(error)
+                    _, detour = _redirection(error, address)
                     data, asking = pack(b"ASKING") + build(True), 1
                     continue
                 case Reaction.RESEND | Reaction.REROUTE:
@@ -141,13 +152,10 @@ class Session:
                         deadline = min(deadline, self.clock() + RESEND_FOR)
                 case Reaction.WAIT:
                     pass
-            left = deadline - self.clock()
-            if left <= 0:
-                raise RedisUnavailable(str(self.target), patience, error) from error
             tries += 1
-            if tries > 1:  # the first time it is often just an idle connection that was closed
-                ceiling = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(tries, 20))
-                yield Pause(min(left, self._rng.uniform(ceiling / 4, ceiling)))
+            if tries == 1 and _was_closed(outcome):
+                continue  # an idle connection that the server has given up; whatever the patience
+            yield from self._pause(tries, deadline, patience, error)
 
     # Routing
 
@@ -183,6 +191,30 @@ class Session:
             if known is not None:
                 return known
             yield from self.command(key, b"PING")
+
+    def listen(self, key: bytes, channel: str) -> Flow[None]:
+        """Open the flow's subscription, with the patience of any other request."""
+        deadline = self.clock() + self.patience
+        tries = 0
+        while True:
+            address = yield from self.address(key)
+            failed = yield Subscribe(address, channel)
+            if failed is None:
+                return
+            if trouble.react(failed.error) is Reaction.RAISE:
+                raise trouble.translate(failed.error, "") from failed.error
+            self._forget()
+            tries += 1
+            yield from self._pause(tries, deadline, self.patience, failed.error)
+
+    def _pause(self, tries: int, deadline: float, patience: float, error: Exception) -> Flow[None]:
+        """Wait a while before the next try, or give up."""
+        left = deadline - self.clock()
+        if left <= 0:
+            raise RedisUnavailable(str(self.target), patience, error) from error
+        if tries > 1:
+            ceiling = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(tries, 20))
+            yield Pause(min(left, self._rng.uniform(ceiling / 4, ceiling)))
 
     def _locate(self) -> Flow[Trouble | list[Any] | None]:
         match self.target.routing:
@@ -248,6 +280,8 @@ class Session:
             if ":" in line
         )
         self._check_version(facts)
+        if self._inspected:
+            return None  # others asked at the same time, and one warning is enough
         self._inspected = True
         policy = facts.get("maxmemory_policy", "noeviction")
         if policy != "noeviction":
@@ -269,8 +303,19 @@ class Session:
         self.version = numbers
 
 
-def _redirection(error: Exception) -> tuple[int, Address]:
+def _was_closed(outcome: Any) -> bool:
+    """Whether a connection ended under a request, rather than timed out or could not be made."""
+    return (
+        isinstance(outcome, Trouble)
+        and outcome.sent
+        and isinstance(outcome.error, (ConnectionError, LibraryConnectionError))
+    )
+
+
+def _redirection(error: Exception, asked: Address | None) -> tuple[int, Address]:
     """Slot and server from "MOVED 3999 127.0.0.1:6381", with or without its first word."""
     words = str(error).split()
     host, _, port = words[-1].rpartition(":")
+    if host in ("", "?") and asked is not None:  # a server that does not know its own name
+        host = asked.host
     return int(words[-2]), Address(host, int(port))

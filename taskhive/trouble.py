@@ -49,6 +49,10 @@ _BY_CODE = {
 }
 
 
+# What OpenSSL says in an error that the client library passes on as its own.
+_UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
+
+
 def code(error: Exception) -> str:
     """The word an error of the server begins with, which the client library cuts off of some."""
     known = _CODE_OF_CLASS.get(type(error).__name__)
@@ -73,6 +77,8 @@ def react(error: Exception) -> Reaction:
     """How to go on after an error, whatever it came from."""
     if isinstance(error, (AuthenticationError, NoPermissionError)):
         return Reaction.RAISE
+    if _UNTRUSTED in str(error):
+        return Reaction.RAISE
     known = _BY_CODE.get(code(error))
     if known is not None:
         return known
@@ -96,5 +102,10 @@ def translate(error: Exception, queue: str) -> TaskHiveError:
         return ServerRefused(
             f"{error}. Check user and password in the URL, and that the ACL allows EVAL, EVALSHA, "
             "PUBLISH, SUBSCRIBE and the keys and channels of the prefix"
+        )
+    if _UNTRUSTED in str(error):
+        return ServerRefused(
+            f"{error} Name the CA that signed the server's certificate: "
+            "rediss://host?ssl_ca_certs=/path/to/ca.crt, with the host as the certificate has it"
         )
     return ServerRefused(f"the server answered: {error}")

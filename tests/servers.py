@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from taskhive import embedded
 
@@ -61,6 +63,12 @@ class Server:
         return f"redis://127.0.0.1:{self.port}/0" if self.port else f"unix://{self.socket}"
 
     def start(self) -> Server:
+        self.launch()
+        until(self.answers, f"{self.program} answers")
+        return self
+
+    def launch(self) -> None:
+        """Start it without waiting for its first answer."""
         words = [str(self.program), "--port", str(self.port), "--unixsocket", str(self.socket)]
         words += ["--bind", "127.0.0.1", "--dir", str(self.directory), "--save", "", *self.extra]
         if "--appendonly" not in self.extra:
@@ -70,8 +78,6 @@ class Server:
             self.process = subprocess.Popen(
                 words, stdout=log, stderr=log, preexec_fn=_die_with_parent, start_new_session=True
             )
-        until(self.answers, f"{self.program} answers")
-        return self
 
     def answers(self) -> bool:
         assert self.process is not None
@@ -84,7 +90,8 @@ class Server:
 
     def client(self) -> redis.Redis:
         """A plain client, to look under the hood and to do harm."""
-        return redis.Redis(unix_socket_path=str(self.socket))
+        # Without the library's own repetitions: they wait, and hide what is looked for.
+        return redis.Redis(unix_socket_path=str(self.socket), retry=Retry(NoBackoff(), 0))
 
     def kill(self) -> None:
         assert self.process is not None
