@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -31,6 +32,8 @@ DEAF_FOR = 60.0
 """Seconds after which whoever waits for a bell looks for itself."""
 AS_SET = -2
 """A time to live that is left to the queue's settings."""
+# As a server writes the score of a sorted set, and not all that `float` would read.
+_SCORE = re.compile(r"-?([0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?|inf)\Z")
 
 
 class Item(NamedTuple):
@@ -443,12 +446,12 @@ def _cursor(cursor: str | None) -> tuple[bytes, bytes, bytes]:
         return b"", b"", b""
     score, slash, after = cursor.partition("/") if isinstance(cursor, str) else ("", "", "")
     try:
-        float(score)
-    except ValueError:
+        behind = after.encode()
+    except UnicodeEncodeError:
         slash = ""
-    if not slash:
+    if not slash or not _SCORE.match(score):
         raise ConfigurationError("cursor", f"{cursor!r} is none", "Pass on the .cursor of a page")
-    return score.encode(), b"/", after.encode()
+    return score.encode(), b"/", behind
 
 
 def _chunks(items: Sequence[Item]) -> Iterable[Sequence[Item]]:

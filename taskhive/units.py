@@ -109,13 +109,14 @@ def job_id(value: object) -> str:
 
 def queue_name(value: object) -> str:
     """A queue's name, perhaps with the ending of its fail lane."""
-    if not isinstance(value, str) or not _QUEUE.match(value):
+    base = value.removesuffix(LANE_SUFFIX) if isinstance(value, str) else ""
+    # The ending is not counted: a name that is as long as it may be has a fail lane too.
+    if not isinstance(value, str) or not _QUEUE.match(base or value):
         raise ConfigurationError(
             "queue",
             f"{_shown(value)} is not a queue name",
             "Use 1 to 100 letters, digits and . _ : -",
         )
-    base = value.removesuffix(LANE_SUFFIX)
     if not base or base.endswith(LANE_SUFFIX):
         raise ConfigurationError(
             "queue", f"{value!r} has no queue to be the fail lane of", 'Name it "queue:fail"'

@@ -6,17 +6,17 @@ import hashlib
 import importlib
 import inspect
 import random
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from taskhive import TaskHiveError, scripts
-from tests.servers import Server, programs, running
+from tests.servers import Server
 from tests.store import clock
 from tests.store.clock import clock_fixture  # noqa: F401
 from tests.store.mutants import MUTANTS, Mutant
+from tests.store.one_server import one_server_fixture  # noqa: F401
 from tests.store.walker import Walker
 from tests.store.walker_compare import Violation
 from tests.store.walker_crew import Crew
@@ -24,16 +24,6 @@ from tests.store.walker_wire import Scripts, Wire
 
 WITHIN = 20_000
 WALK = 80
-
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[Server]:
-    """One kind of server is enough: it is the tests that are tested here."""
-    with (
-        tempfile.TemporaryDirectory(prefix="th-") as directory,
-        running(programs()["valkey"], Path(directory)) as started,
-    ):
-        yield started
 
 
 def test_there_are_enough_mistakes_and_each_is_told_once() -> None:
