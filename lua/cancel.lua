@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- cancel: drop the waiting run of an id and mark the running one; the first in the server wins.
 -- ARGV: call id, id. Answers: {call id, 1 if a run will never finish because of this, else 0}.
---- keys meta jobs next ready delayed blocked expiring leases ended succeeded failed cancelled memory0 memory1 memory2 quarantine
+--- keys meta jobs next ready delayed blocked expiring leases ended succeeded failed cancelled memory0 memory1 memory2 quarantine events
 --- include clock
 --- include meta
 --- include record

@@ -3,7 +3,7 @@
 -- ARGV: call id, then for each job: id, payload, spec ('' for a plain job with a generated id, else JSON).
 -- Answers: {call id, is the queue new, {one answer per job}}, an answer being its letter and generation:
 --   N new · B new, blocked by a running one · U updated · M merged into a blocked one · J joined · D resent
---- keys meta jobs next ready delayed blocked expiring leases ended succeeded failed cancelled memory0 memory1 memory2 quarantine
+--- keys meta jobs next ready delayed blocked expiring leases ended succeeded failed cancelled memory0 memory1 memory2 quarantine events
 --- include clock
 --- include meta
 --- include record
@@ -173,6 +173,7 @@ local function block(id, payload, spec)
     ext.u = at ~= now and at or nil
     redis.call('ZADD', K.blocked, fmt(seq), id)
     created_count = created_count + 1
+    happened('dispatched', id)
   end
   if spec.ud then ext.D = 1 end
   if spec.rs then ext.R = 1 end
@@ -192,6 +193,7 @@ local function fresh(id, payload, spec, requests)
   ext.u = at ~= now and at or nil
   redis.call('HSET', K.jobs, id, pack_record(payload, now, ext))
   created_count = created_count + 1
+  happened('dispatched', id)
   if place(id, now, ext, now, at <= now and ready_score(priority(ext), ext.g) or nil) then should_ring = true end
   return 'N' .. fmt(ext.g)
 end
@@ -249,6 +251,7 @@ local function dispatch_plain(answers, i)
       scores[#scores + 1] = fmt(ready_score(PRIORITY, bump('seq')))
       scores[#scores + 1] = id
       answers[(at[id] + 1) / 3] = 'N0'
+      happened('dispatched', id)
     end
   end
   if #records > 0 then

@@ -8,7 +8,7 @@
 -- Answers: {request, {OK DUP STALE per settle}, {1 kept, 2 kept but cancelled, 0 lost per renewal},
 --   {leases}, ms until something is due here (-1: nothing), paused}.
 -- Safe to resend: settles are known by their token, renewals repeat, leases by the request.
---- keys meta jobs next ready delayed blocked expiring active leases ended succeeded failed cancelled memory0 memory1 memory2 quarantine fail_meta fail_jobs fail_ready fail_expiring request
+--- keys meta jobs next ready delayed blocked expiring active leases ended succeeded failed cancelled memory0 memory1 memory2 quarantine events fail_meta fail_jobs fail_ready fail_expiring fail_events request
 local HAS_LANE = ARGV[2] == '1'
 --- include clock
 --- include meta
@@ -95,6 +95,7 @@ local function settle(id, token, outcome, kind, delay, ttl, body, note)
   elseif outcome == 'again' and count(ext, kind) then
     shelve(ext)
     ext.w, ext.v, ext.N, ext.e, ext.k = nil, nil, nil, body, kind
+    happened('retrying', id, {kind = kind, error = body, attempt = ext.a})
     put_back(id, payload, created, ext, now + delay, now)
   else
     end_failed(id, token, payload, created, ext, kind, body, now, ext.f or lasting(ttl, 'failure_ttl', FAILURE_TTL))
@@ -107,7 +108,7 @@ local function renew(id, token, started, progress)
   if not lease or lease.token ~= token then return 0 end
   local marks = bit.band(lease.marks, STARTED + CANCELLED)
   if started == '1' then marks = bit.bor(marks, STARTED) end
-  if progress == '' then progress = lease.progress end
+  if progress == '' then progress = lease.progress else happened('progress', id, progress) end
   if marks ~= lease.marks or lease.length ~= length or progress ~= lease.progress then
     lease.marks, lease.length, lease.progress = marks, length, progress
     put_lease(id, lease)
@@ -163,6 +164,7 @@ local function take(n)
       expiries[#expiries + 1] = id
       if ext.x then redis.call('ZREM', K.expiring, id) end
       out[#out + 1] = row(id, token, payload, created, ext)
+      happened('started', id, ext.a and '{"attempt":' .. ext.a + 1 .. '}' or nil)
     elseif raw then
       redis.call('HDEL', K.jobs, id)
       quarantine(id, raw)
@@ -227,6 +229,7 @@ local function settle_together()
       end
       ended[#ended + 1] = id
       tell(id)
+      happened('succeeded', id)
       answers[i] = 'OK'
     end
   end
@@ -276,5 +279,5 @@ if not leases then
 end
 keep_memory(now)
 commit()
-publish()
+publish(string.match(K.request, ':request:(.*)$'))
 return {request, settled, renewed, leases, next_due(), meta.paused == '1' and 1 or 0}

@@ -3,7 +3,7 @@
 -- ARGV: call id, state, older than ms, from what moment on (0: the server's now), limit, rank to begin at.
 -- Answers: {call id, dropped, 1 if there may be more, the moment, rank to go on at}. The moment keeps a purge
 -- that takes several calls from chasing jobs that arrive meanwhile.
---- keys meta jobs next ready delayed blocked expiring leases ended succeeded failed cancelled memory0 memory1 memory2 quarantine set
+--- keys meta jobs next ready delayed blocked expiring leases ended succeeded failed cancelled memory0 memory1 memory2 quarantine events set
 --- include clock
 --- include meta
 --- include record

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- remove: drop one job with its record and result; refused while it runs.
 -- ARGV: call id, id. Answers: {call id, 1 dropped, 0 there was none, -1 it runs}.
---- keys meta jobs next ready delayed blocked expiring leases ended succeeded failed cancelled memory0 memory1 memory2 quarantine
+--- keys meta jobs next ready delayed blocked expiring leases ended succeeded failed cancelled memory0 memory1 memory2 quarantine events
 --- include clock
 --- include meta
 --- include record

@@ -1,7 +1,7 @@
 #!lua
 -- revive: make a failed job ready again with its counters at zero, and drop its waiting failure job.
 -- ARGV: call id, id. Answers: {call id, 1 revived, 0 there is no such dead letter, -1 the id waits or runs already}.
---- keys meta jobs next ready delayed blocked expiring leases ended succeeded failed cancelled memory0 memory1 memory2 quarantine fail_meta fail_jobs fail_ready fail_delayed fail_expiring fail_leases
+--- keys meta jobs next ready delayed blocked expiring leases ended succeeded failed cancelled memory0 memory1 memory2 quarantine events fail_meta fail_jobs fail_ready fail_delayed fail_expiring fail_leases fail_events
 --- include clock
 --- include meta
 --- include record
@@ -33,6 +33,7 @@ redis.call('HSET', K.jobs, id, pack_record(payload, created, kept))
 place(id, created, kept, now)
 bump('created')
 bump('revived')
+happened('dispatched', id)
 if type(failure_job) == 'string' and redis.call('HEXISTS', K.fail_leases, failure_job) == 0
     and redis.call('HDEL', K.fail_jobs, failure_job) == 1 then
   redis.call('ZREM', K.fail_ready, failure_job)
@@ -40,6 +41,7 @@ if type(failure_job) == 'string' and redis.call('HEXISTS', K.fail_leases, failur
   redis.call('ZREM', K.fail_expiring, failure_job)
   redis.call('HINCRBY', K.fail_meta, 'cancelled', 1)
   tell(failure_job, K.fail_meta)
+  happened('cancelled', failure_job, nil, K.fail_meta)
 end
 commit()
 publish()

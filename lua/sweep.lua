@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- sweep: put back what lapsed, end what expired, promote what is due, without leasing anything.
 -- ARGV: call id, is there a fail lane. Answers: {call id, ids whose lease had lapsed}.
---- keys meta jobs next ready delayed blocked expiring active leases ended succeeded failed cancelled memory0 memory1 memory2 quarantine fail_meta fail_jobs fail_ready fail_expiring
+--- keys meta jobs next ready delayed blocked expiring active leases ended succeeded failed cancelled memory0 memory1 memory2 quarantine events fail_meta fail_jobs fail_ready fail_expiring fail_events
 local HAS_LANE = ARGV[2] == '1'
 --- include clock
 --- include meta

@@ -17,6 +17,7 @@ from taskhive.errors import (
     ServerRefused,
     TaskHiveError,
 )
+from taskhive.events import Event, read_events
 from taskhive.ids import nonce
 from taskhive.jobs import AttemptInfo, Fetched, JobInfo, JobState, Page, Progress, QueueStats
 from taskhive.keys import QueueKeys, queue_set
@@ -410,6 +411,13 @@ class Commands:
             )
             dropped += gone
         return dropped
+
+    def events(self, queue: str, after: str, count: int) -> Flow[list[Event]]:
+        """What `count` calls did behind one event's id; empty: from the oldest that is kept."""
+        stream = self.keys(queue).events
+        start = f"({after}".encode() if after else b"-"
+        words = (b"XRANGE", stream, start, b"+", b"COUNT", b"%d" % count)
+        return read_events(queue, (yield from self.session.command(stream, *words)))
 
     def sweep(self, queue: str) -> Flow[list[str]]:
         """Do now what any exchange does in passing; the ids whose lease had lapsed."""

@@ -72,6 +72,11 @@ class QueueKeys:
         return f"{self.name('meta')}:hint"
 
     @cached_property
+    def events(self) -> bytes:
+        """The stream of what happens to its jobs."""
+        return self.name("events").encode()
+
+    @cached_property
     def done(self) -> str:
         """The channel of ids whose runs have ended, separated by spaces; `*` stands for all of them."""
         return f"{self.name('meta')}:done"

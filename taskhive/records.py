@@ -148,7 +148,8 @@ class Look:
         return read_job(queue, job_id, state, self.waiting)
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether JSON brought a number that can be reckoned with."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
 
 
@@ -163,10 +164,10 @@ def read_json(data: Any) -> Any:
 def read_progress(data: Any) -> Progress | None:
     """A progress as a renewal brought it, or None for what is none."""
     words = read_json(data) if data else None
-    if not isinstance(words, dict) or not _is_number(words.get("done")):
+    if not isinstance(words, dict) or not is_number(words.get("done")):
         return None
     total = words.get("total")
-    return Progress(words["done"], total if _is_number(total) else None, words.get("note"))
+    return Progress(words["done"], total if is_number(total) else None, words.get("note"))
 
 
 def _facts(value: Any) -> dict[str, Any] | None:

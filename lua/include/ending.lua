@@ -56,6 +56,7 @@ local function end_waiting(id, raw, why, now)
     end
     return
   end
+  happened('cancelled', id)
   write_ended(id, 'c', now, ext.y or setting('result_ttl', RESULT_TTL), why, created, ext)
 end
 

@@ -35,6 +35,7 @@ local function tidy_lane(now)
       redis.call('HDEL', K.fail_jobs, fid)
       redis.call('HINCRBY', K.fail_meta, 'cancelled', 1)
       tell(fid, K.fail_meta)
+      happened('cancelled', fid, nil, K.fail_meta)
     end
   end
 end
@@ -53,6 +54,7 @@ local function write_failure_job(id, token, payload, ext, kind, body, now, ttl)
       fmt(ready_score(PRIORITY, redis.call('HINCRBY', K.fail_meta, 'seq', 1))), fid)
     if fext.x then redis.call('ZADD', K.fail_expiring, fmt(fext.x), fid) end
     tidy_lane(now)
+    happened('dispatched', fid, nil, K.fail_meta)
     redis.call('PUBLISH', K.fail_meta .. ':bell', '1')
   end
   return fid
@@ -60,6 +62,7 @@ end
 
 local function end_failed(id, token, payload, created, ext, kind, body, now, ttl)
   if HAS_LANE then ext.F = write_failure_job(id, token, payload, ext, kind, body, now, ttl) end
+  happened('failed', id, {kind = kind, error = body, attempt = (ext.a or 0) + 1})
   shelve(ext)
   ext.P, ext.k, ext.e = payload, kind, nil
   drop_active(id)
@@ -69,6 +72,7 @@ local function end_failed(id, token, payload, created, ext, kind, body, now, ttl
 end
 
 local function end_run(id, state, body, created, ext, now, ttl)
+  happened(ENDED[state], id)
   shelve(ext)
   drop_active(id)
   write_ended(id, state, now, ttl, body, created, ext)

@@ -50,6 +50,7 @@ local function sweep_one(id, now)
     local error = stall_error('the worker that ran it was lost')
     shelve(ext)
     ext.e, ext.k = error, 'stall'
+    happened('stalled', id, {kind = 'stall', error = error, attempt = ext.a})
     return put_back(id, payload, created, ext, now + math.min(most, least * 2 ^ math.min(stalls, 30)), now)
   end
   ext.w, ext.v = lease.taken, lease.progress

@@ -82,6 +82,8 @@ def dump(client: Redis, prefix: str) -> dict[bytes, Any]:
             found[name] = client.zrange(name, 0, -1, withscores=True)
         elif kind == b"set":
             found[name] = client.smembers(name)
+        elif kind == b"stream":
+            found[name] = client.xrange(name)
         else:
             found[name] = client.get(name)
     return found

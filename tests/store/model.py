@@ -89,6 +89,7 @@ class Queue(Store):
             run.learn(said.spec.request)
         run.said = [said]
         self.counters["created"] += 1
+        self.happened("dispatched", item.id)
         self.entries.setdefault(item.id, Entry()).waiting = run
         if letter == "B":
             run.place = self.arrive()
@@ -159,6 +160,7 @@ class Queue(Store):
             self.put_back(offer.id, at, lease.place if old_place else None)
         elif offer.outcome == "again" and self.count(run, offer.kind):
             run.failed(offer.body, offer.kind)
+            self.happened("retrying", offer.id)
             self.put_back(offer.id, self.now + offer.delay)
         else:
             self.give_up(offer.id, offer.kind, offer.body, lease.taken, offer.ttl, offer.note)
@@ -180,6 +182,7 @@ class Queue(Store):
         lease.started = lease.started or renewal.started
         if renewal.progress:
             self.effects["progress"] += 1
+            self.happened("progress", renewal.id)
             lease.progress = renewal.progress
         return 2 if lease.cancelled else 1
 
@@ -198,6 +201,7 @@ class Queue(Store):
             entry.running, entry.waiting = run, None
             entry.lease = Lease(token, length, self.now, self.now + length, run.place, by_hand)
             leased.append((id, token))
+            self.happened("started", id)
         return leased
 
     def due_in(self) -> int:
@@ -257,6 +261,7 @@ class Queue(Store):
         if stalls < (self.setting("max_stalls") if most is None else most) and self.count(run, "stall"):
             self.effects["stalled"] += 1
             run.failed(stalled("the worker that ran it was lost"), "stall")
+            self.happened("stalled", id)
             backoff = min(
                 self.setting("max_backoff"), self.setting("min_backoff") * 2 ** min(stalls, 30)
             )
@@ -325,6 +330,7 @@ class Queue(Store):
         self.stand(run)
         self.counters["created"] += 1
         self.counters["revived"] += 1
+        self.happened("dispatched", id)
         if self.lane is not None and ended.failure_job is not None:
             self.lane.withdraw(ended.failure_job)
         return [1, ended.generation]
@@ -337,6 +343,7 @@ class Queue(Store):
             del self.entries[name]
             self.counters["cancelled"] += 1
             self.done.add(name)
+            self.happened("cancelled", name)
 
     def purge(self, clock: int, state: str, age: int, moment: int, limit: int, skip: int) -> list[int]:
         self.begin(clock)

@@ -69,6 +69,8 @@ class Store:
         self.used = False
         self.done: set[str] = set()
         """The ids of which a run has ended since somebody last asked: what its channel is told."""
+        self.events: list[tuple[str, str]] = []
+        """Kind and id of what happened since somebody last asked."""
 
     # What follows from the dictionary
 
@@ -109,6 +111,10 @@ class Store:
         if self.now and self.lease_length is not None and silence > self.lease_length / 2:
             self.gap_end = clock
         self.now = max(self.now, clock)
+
+    def happened(self, kind: str, id: str) -> None:
+        if self.settings.get("events") != "0":
+            self.events.append((kind, id))
 
     def setting(self, name: str) -> int:
         return int(self.settings.get(name, DEFAULTS[name]))
@@ -173,6 +179,7 @@ class Store:
             return
         self.effects[f"{why} while waiting"] += 1
         del self.entries[id]
+        self.happened("cancelled", id)
         ttl = self.ttl(run.options.result_ttl, "result_ttl")
         self.write_ended(id, Ended("c", self.now, why.encode(), self.until(ttl), run), ttl)
 
@@ -186,6 +193,7 @@ class Store:
         entry = self.entries[id]
         blocked = entry.waiting
         assert entry.lease is not None
+        self.happened(STATES[ended.state], id)
         self.effects["progress kept"] += entry.lease.progress is not None
         self.effects["earlier attempts kept"] += bool(ended.run.earlier)
         ended = replace(ended, progress=entry.lease.progress, note=note or None)
@@ -250,6 +258,7 @@ class Store:
         made.ready, made.place = True, self.arrive()
         self.entries[name] = Entry(waiting=made)
         self.counters["created"] += 1
+        self.happened("dispatched", name)
         # In case nobody serves the lane: two that lapsed go for one that comes.
         for expires, old in self.expiring()[:2]:
             entry = self.entries[old]
@@ -259,6 +268,7 @@ class Store:
                 del self.entries[old]
                 self.counters["cancelled"] += 1
                 self.done.add(old)
+                self.happened("cancelled", old)
 
     # Back to wait
 

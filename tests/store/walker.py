@@ -87,9 +87,10 @@ class Walker:
             expected = op.expect(model, self.clock)
         except Full:
             expected = Full
-        reply, dump = self._call(op)
+        reply, dump, streams = self._call(op)
         raw = self._read(dump)
         self._listen()
+        self._compare_events(streams)
         if isinstance(reply, hiredis.ReplyError):
             if expected is not Full or not str(reply).startswith("FULL "):
                 self._violated(f"the script failed: {reply}")
@@ -117,23 +118,27 @@ class Walker:
 
     # The server
 
-    def _call(self, op: Op) -> tuple[Any, Any]:
+    def _call(self, op: Op) -> tuple[Any, Any, list[Any]]:
         keys = self.keys[op.queue].of(op.verb, **op.special)
         args = [op.call.encode(), *op.args(), b"%d" % self.clock]
         digest = self.scripts.digests[op.verb].encode()
         step = [b"EVALSHA", digest, b"%d" % len(keys), *keys, *args]
         look = [b"EVALSHA", self._digest.encode(), b"%d" % len(self._all_keys), *self._all_keys]
         look += walker_state.kinds(WORKERS) * 2
-        reply, dump, _ = self.wire.call(step, look, self._ear.fence)
+        # The streams are emptied at once, so that what is in them is of this step.
+        names = [self.keys[queue].events for queue in ("main", "lane")]
+        after = [[b"XRANGE", name, b"-", b"+"] for name in names] + [[b"UNLINK", *names]]
+        reply, dump, *streams, _, _ = self.wire.call(step, look, *after, self._ear.fence)
         if _is_noscript(reply):
             # Nothing ran: the text goes once more, as a client does it.
             self.figures["reloaded"] += 1
             text = self.scripts.texts[op.verb]
             self._ear.heard()
-            reply, dump, _ = self.wire.call([b"EVAL", text, *step[2:]], look, self._ear.fence)
+            step = [b"EVAL", text, *step[2:]]
+            reply, dump, *streams, _, _ = self.wire.call(step, look, *after, self._ear.fence)
         if _is_noscript(dump):
             (dump,) = self.wire.call([b"EVAL", self._dump, *look[2:]])
-        return reply, dump
+        return reply, dump, streams
 
     def _listen(self) -> None:
         """Of each queue in which a run ended its ids were told, in one message, and nothing else."""
@@ -146,6 +151,19 @@ class Walker:
             done, model.done = model.done, set()
             if set(told.get(queue, ())) != done:
                 self._violated(f"{queue} told {told.get(queue)} where the model ended {sorted(done)}")
+
+    def _compare_events(self, streams: list[Any]) -> None:
+        """Each kind of event is one entry, with all the jobs it happened to."""
+        for model, entries in zip(self.models.values(), streams, strict=True):
+            events, model.events = model.events, []
+            wanted: dict[str, list[str]] = {}
+            for kind, id in events:
+                wanted.setdefault(kind, []).append(id)
+            actual = walker_state.events(entries)
+            expected = [(kind, _told(kind, ids)) for kind, ids in sorted(wanted.items())]
+            if actual != expected:
+                self._violated(f"the events are {actual}\n  where the model says {expected}")
+            self.figures["events"] += len(events)
 
     def server_generation(self, queue: str, generation: int | None) -> int | None:
         """What the server calls a generation of the model's."""
@@ -240,6 +258,11 @@ class Walker:
 
     def clean_up(self) -> None:
         self.wire.call([b"UNLINK", *self._all_keys])
+
+
+def _told(kind: str, ids: list[str]) -> list[str] | int:
+    """Of many that were dispatched together only the number is told."""
+    return len(ids) if kind == "dispatched" and len(ids) > 1 else sorted(ids)
 
 
 def _is_noscript(reply: Any) -> bool:

@@ -171,6 +171,16 @@ def lease(raw: bytes) -> tuple[str, int, int, int, bytes | None]:
     return token.decode(), length, taken, marks, progress[0] if progress else None
 
 
+def events(entries: list[Any]) -> list[tuple[str, list[str] | int]]:
+    """Kinds, and ids or how many, of the entries of a stream, in order of kind."""
+    found: list[tuple[str, list[str] | int]] = []
+    for _, words in entries:
+        fields = {k.decode(): v.decode() for k, v in zip(words[::2], words[1::2], strict=True)}
+        ids: list[str] | int = sorted(fields["i"].split()) if "i" in fields else int(fields["n"])
+        found.append((fields["k"], ids))
+    return sorted(found, key=lambda one: one[0])
+
+
 def request(raw: bytes) -> tuple[str, list[tuple[str, str]]]:
     """The last request of a worker, and what it was given: ids, and the number their tokens follow."""
     name, first, ids = Unpacker(raw).all()

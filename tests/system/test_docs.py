@@ -285,6 +285,8 @@ def test_the_acl_line_names_every_command_of_the_scripts() -> None:
         "unsubscribe",
         "wait",
         "waitaof",
+        "xrange",
+        "xread",
     }
     assert allowed - inside == {f"+{name}" for name in outside}
 
