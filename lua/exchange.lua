@@ -26,7 +26,7 @@ local HAS_LANE = ARGV[2] == '1'
 --- include sweep
 
 local MAX_SETTLES, MAX_RENEWALS, MAX_LEASES = 256, 1024, 128
-local MAX_PROGRESS, MAX_NOTE = 4096, 4096
+local MAX_PROGRESS, MAX_NOTE = 4096, 32768
 local PER_SETTLE, PER_RENEWAL = 8, 4
 local SWEPT, PROMOTED, EXPIRED = 100, 500, 100
 local OUTCOMES = {done = true, again = true, fail = true, release = true, cancelled = true}
@@ -57,7 +57,7 @@ for i = 7, first_renewal - 1, PER_SETTLE do
       or not whole(ARGV[i + 5], -2, MAX_TIME) or (kind_wanted and not COUNTER[ARGV[i + 3]]) then
     return redis.error_reply('BADARG settle ' .. (i - 7) / PER_SETTLE + 1 .. ' has no known outcome, kind or times')
   end
-  if #ARGV[i + 7] > MAX_NOTE then return redis.error_reply('BADARG a note has at most 4096 bytes') end
+  if #ARGV[i + 7] > MAX_NOTE then return redis.error_reply('BADARG a note has at most 32768 bytes') end
 end
 
 local now, refusal = begin()

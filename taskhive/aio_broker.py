@@ -50,10 +50,17 @@ class _Pool:
 class AsyncBroker:
     """Runs flows; any event loop may use it, each with connections of its own."""
 
-    def __init__(self, target: Target, directory: Callable[[], Path], io_timeout: float) -> None:
+    def __init__(
+        self,
+        target: Target,
+        directory: Callable[[], Path],
+        io_timeout: float,
+        ensure: Callable[[Path], Path] = embedded.ensure,
+    ) -> None:
         self._target = target
         self._directory = directory
         self._io_timeout = io_timeout
+        self._ensure = ensure
         self._pid = os.getpid()
         self._pools: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = (
             weakref.WeakKeyDictionary()
@@ -147,7 +154,7 @@ class AsyncBroker:
                 await self.close()
                 return None
             case EnsureEmbedded():
-                path = await asyncio.to_thread(embedded.ensure, self._directory())
+                path = await asyncio.to_thread(self._ensure, self._directory())
                 return Address(str(path), 0)
             case Subscribe(address, channel):
                 return await subscription.open(address, channel)

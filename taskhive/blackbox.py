@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from dataclasses import dataclass, field
 from typing import Any
 
 MAX_STACK = 32 * 1024
-MAX_OUTPUT_LINES = 20
+MAX_OUTPUT = 16 * 1024
+MAX_RECORD = 128 * 1024
+MAX_MESSAGE = 16 * 1024
+NO_STACK = "(no stack: the handler blocked signals or closed descriptors, or it was too sudden)"
+_FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>.+)$', re.MULTILINE)
 
 
 @dataclass(slots=True)
@@ -33,19 +38,36 @@ class BlackBox:
             "signal": self.signal,
             "exit_code": self.exit_code,
             "stack": self.stack,
-            "wall": round(self.wall, 3),
-            "cpu": round(self.cpu, 3),
+            "wall": round(self.wall, 6),
+            "cpu": round(self.cpu, 6),
             "peak_memory": self.peak_memory,
             "progress": self.progress,
-            "output": self.output[-MAX_OUTPUT_LINES:],
+            "output": last_lines(self.output),
         }
+
+    def where(self) -> str | None:
+        """The innermost line of the stack, in a few words."""
+        found = _FRAME.search(self.stack)
+        return f"{os.path.basename(found['file'])}:{found['line']}" if found else None
+
+
+def last_lines(lines: list[str]) -> list[str]:
+    """The end of an output, as much as is kept with an attempt."""
+    kept: list[str] = []
+    room = MAX_OUTPUT
+    for line in reversed(lines):
+        room -= len(json.dumps(line)) + 2  # as it will be written: a control character takes six
+        if room < 0:
+            break
+        kept.append(line)
+    return kept[::-1]
 
 
 def read_stack(memory: int) -> str:
     """What faulthandler wrote, or why there is nothing: said, never guessed."""
     size = os.fstat(memory).st_size
     text = os.pread(memory, min(size, MAX_STACK), 0).decode(errors="backslashreplace")
-    return text or "(no stack: the handler blocked signals or closed descriptors, or it was too sudden)"
+    return text or NO_STACK
 
 
 def exit_verdict(code: int) -> tuple[str, str | None]:
@@ -61,19 +83,29 @@ def exit_verdict(code: int) -> tuple[str, str | None]:
     return "killed from outside" if name in ("SIGKILL", "SIGTERM") else "crashed", name
 
 
-def encode(
-    type_name: str,
-    message: str,
-    traceback: str,
-    box: BlackBox | None,
-    exception: dict[str, Any] | None = None,
-) -> bytes:
-    """An error record with its black box, and the exception as its child wrote it down."""
-    words: dict[str, Any] = {"type": type_name[:200], "message": message[:16384]}
-    if traceback:
-        words["traceback"] = traceback[:20000]
-    if box is not None:
-        words["black_box"] = box.portable()
-    if exception is not None:
-        words["exception"] = exception
+def encode(type_name: str, message: str, box: BlackBox, retries_left: int) -> bytes:
+    """The error record of an attempt that could not write its own."""
+    words = {
+        "type": type_name,
+        "message": message[:MAX_MESSAGE],
+        "black_box": box.portable(),
+        "retries_left": retries_left,
+    }
     return json.dumps(words).encode()
+
+
+def with_box(record: bytes, box: BlackBox, retries_left: int) -> tuple[str, bytes]:
+    """A child's own error record with what is known from outside; and the error in a few words.
+
+    The record is a hostile child's until it was read: what is too long or no object is replaced.
+    """
+    try:
+        words = json.loads(record) if len(record) <= MAX_RECORD else None
+    except (ValueError, RecursionError):
+        words = None
+    if not isinstance(words, dict):
+        words = {"type": "Unreadable", "message": f"its record of {len(record)} bytes is none"}
+    words["black_box"] = box.portable()
+    words["retries_left"] = retries_left
+    summary = f"{words.get('type')}: {words.get('message')}"
+    return summary[:1000], json.dumps(words).encode()

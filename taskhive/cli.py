@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from typing import Any
 
 import click
 
-from taskhive import units
-from taskhive.errors import ConfigurationError, HandlerError, NoServer, ServerError
+from taskhive import linux, units
+from taskhive.errors import ConfigurationError, HandlerError, ServerError
 from taskhive.logs import Log
-from taskhive.supervisor import WorkerOptions, cores, serve
+from taskhive.supervisor import Supervisor
+from taskhive.worker_options import WorkerOptions
+from taskhive.world import RealWorld, check_reload
 
 USAGE, REFUSED = 2, 3
 
@@ -42,6 +45,8 @@ def main() -> None:
 @click.option("--queue", help="Queue of a module with a bare handle(data, job).")
 @click.option("--grace", default=30.0, show_default=True, help="Seconds for running jobs at the end.")
 @click.option("--lease", default=15.0, show_default=True, help="Seconds a job is ours without renewal.")
+@click.option("--reload", is_flag=True, help="Take up changes of the project's files.")
+@click.option("--name", default="", help="Name of this worker; else the host's.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def run(
     files: tuple[str, ...],
@@ -50,24 +55,29 @@ def run(
     queue: str | None,
     grace: float,
     lease: float,
+    reload: bool,
+    name: str,
     log_format: str,
 ) -> None:
     """Run the handlers of FILES (handlers.py, pkg.module or pkg.module:hive)."""
     log = Log(as_json=log_format == "json")
     try:
+        check_reload(reload)
+        children, why = _concurrency(concurrency)
         options = WorkerOptions(
             files=files,
             url=url,
-            concurrency=_concurrency(concurrency),
+            concurrency=children,
+            why=why,
             queue=queue,
             grace=units.seconds(grace, "--grace"),
             lease=units.seconds(lease, "--lease", least=1.0),
+            reload=reload,
+            name=name,
         )
-        code = serve(options, log)
+        code = asyncio.run(Supervisor(options, log, RealWorld()).run())
     except (ConfigurationError, HandlerError) as error:
         _fail(str(error), USAGE)
-    except NoServer as error:
-        _fail(str(error), REFUSED)
     except ServerError as error:
         _fail(str(error), REFUSED)
     except KeyboardInterrupt:
@@ -75,12 +85,13 @@ def run(
     sys.exit(code)
 
 
-def _concurrency(text: str) -> int:
+def _concurrency(text: str) -> tuple[int, str]:
+    """How many children, and why."""
     if text == "auto":
-        return cores()
+        return linux.cores(), "as many as there are cores"
     if not text.isdigit() or not 1 <= int(text) <= 1024:
         raise ConfigurationError("--concurrency", f"{text!r} is no number", "Give 1 to 1024, or auto")
-    return int(text)
+    return int(text), "asked for"
 
 
 def _fail(message: str, code: int) -> None:

@@ -28,6 +28,7 @@ MAX_ITEMS = 1000
 MAX_BYTES = 4 * 1024 * 1024
 MAX_LEASES = 128
 MAX_SETTLES = 256
+MAX_RENEWALS = 1024
 CONFIRM_WITHIN_MS = 3000
 DEAF_FOR = 60.0
 """Seconds after which whoever waits for a bell looks for itself."""

@@ -26,6 +26,8 @@ class CurrentJob:
     fence: int
     """Grows with every lease of this queue: for systems that keep the highest they have seen."""
     counts: Counts = field(default_factory=Counts)
+    worker: str = ""
+    """Who runs it: name, process and a word of its own for each start."""
     _tell: Callable[[dict[str, Any]], None] = field(default=lambda progress: None, repr=False)
     _is_cancelled: Callable[[], bool] = field(default=lambda: False, repr=False)
     _next: float = 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 
 from redis.exceptions import RedisError
 
@@ -21,7 +21,7 @@ class Doorbell:
         self,
         broker: AsyncBroker,
         commands: Commands,
-        queues: Sequence[str],
+        queues: Collection[str],
         rung: Callable[[str], None],
         hinted: Callable[[str, str], None],
     ) -> None:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import random
+import json
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
 
 from taskhive.commands import MAX_SETTLES, Exchanged, Leased, Renewal, Settle
 from taskhive.handler_options import HandlerOptions
 from taskhive.options import read_stored
 from taskhive.records import text
-from taskhive.retries import Again, FailureKind, Limits, decide
 from taskhive.slot import Attempt
 
 STARTED_AFTER = 1.0
 """An attempt that has run so long is reported as started at once, not at the next beat."""
+POLL = 2.0
+"""How long a queue is left alone while no bell is heard: a bell can be lost, a job must not."""
+LOST, KEPT, CANCELLED, ASKED = 0, 1, 2, 3
+"""What a renewal is answered with."""
 
 
 @dataclass(slots=True, eq=False)
@@ -31,21 +33,30 @@ class Line:
     hungry: bool = True
     """There may be jobs to be had."""
     due_at: float | None = None
+    """When something falls due in the queue, by the monotonic clock."""
     beat_at: float = 0.0
-    trusted_until: float = 0.0
-    """Boottime until which the leases held are surely ours."""
+    poll_at: float = 0.0
+    """When it is asked again though no bell was heard."""
     last_served: float = 0.0
     mean: float | None = None
     """Seconds an attempt takes, as measured lately."""
+    is_served: bool = True
+    """There is a handler for it: after a reload there may be none any more."""
 
-    def attempt(self, job: Leased) -> Attempt:
+    def attempt(self, job: Leased, trusted_until: float) -> Attempt:
         """Take a leased job into our hands."""
-        options = self.options_of(job)
-        made = Attempt(job, self.queue, options, strict=self._strict(job))
-        counts = job.counts
-        made.alone = bool(counts.crashes or counts.stalls)
+        made = Attempt(job, self.queue, self.options, trusted_until=trusted_until)
+        if job.fields:
+            made.options = self.options_of(job)
+            made.strict = self._strict(job)
+            counts = job.counts
+            made.alone = bool(counts.crashes or counts.stalls)
         self.held[job.token] = made
         return made
+
+    def measure(self, wall: float) -> None:
+        """An attempt took so long."""
+        self.mean = wall if self.mean is None else 0.9 * self.mean + 0.1 * wall
 
     def options_of(self, job: Leased) -> HandlerOptions:
         """The handler's options, under those that were dispatched with the job."""
@@ -61,9 +72,11 @@ class Line:
         chosen = read_stored(text(stored)).get("strict") if stored is not None else None
         return bool(chosen) if chosen is not None else b"q" in job.fields
 
-    def speaks_at(self, now: float) -> float:
+    def speaks_at(self) -> float:
         """When this queue must be called again if nothing else happens."""
-        moments = [self.due_at] if self.due_at is not None else []
+        moments = [self.poll_at]
+        if self.due_at is not None:
+            moments.append(self.due_at)
         if self.held:
             moments.append(self.beat_at)
             moments += [
@@ -71,19 +84,26 @@ class Line:
                 for one in self.held.values()
                 if one.started is not None and not one.reported
             ]
-        return min(moments, default=now + 3600.0)
+        return min(moments)
+
+    def is_due(self, now: float) -> bool:
+        """Whether something fell due in the queue, or it was not asked for long."""
+        return now >= self.poll_at or (self.due_at is not None and now >= self.due_at)
 
     def renewals(self, now: float) -> list[Renewal]:
-        """All leases held, if a beat is due or an attempt is to be reported."""
-        if not self.held or (now < self.beat_at and not self._unreported(now)):
+        """All leases held if a beat is due, else those with news: begun, or further than they were."""
+        if not self.held:
             return []
-        return [Renewal(one.job.id, token, one.started is not None) for token, one in self.held.items()]
-
-    def _unreported(self, now: float) -> bool:
-        return any(
-            one.started is not None and not one.reported and now >= one.started + STARTED_AFTER
-            for one in self.held.values()
-        )
+        if now >= self.beat_at:
+            chosen = list(self.held.values())
+        else:
+            chosen = [
+                one
+                for one in self.held.values()
+                if one.has_news
+                or (not one.reported and one.started is not None and now >= one.started + STARTED_AFTER)
+            ]
+        return [_renewal(one) for one in chosen]
 
     def owed(self) -> list[Settle]:
         """What the next exchange is to settle; stays owed until it was answered."""
@@ -91,62 +111,35 @@ class Line:
 
     def answered(
         self, got: Exchanged, settles: list[Settle], renewals: list[Renewal], sent: float, now: float
-    ) -> tuple[list[Attempt], list[Attempt]]:
-        """Take in the answers; the attempts that are lost to us, and those somebody cancelled."""
+    ) -> list[tuple[Attempt, int]]:
+        """Take in the answers; the attempts whose renewal was answered with more than "kept"."""
         for _ in settles:
             self.settles.popleft()
-        lost, cancelled = [], []
+        news = []
         for renewal, answer in zip(renewals, got.renewed, strict=True):
             attempt = self.held.get(renewal.token)
             if attempt is None:
                 continue
-            if answer == 0:
-                lost.append(attempt)
-            else:
+            if answer != KEPT:
+                news.append((attempt, answer))
+            if answer != LOST:
                 attempt.reported = attempt.reported or renewal.started
-                if answer == 2:
-                    cancelled.append(attempt)
-        if renewals:
+                # Trusted from before the call that renewed it.
+                attempt.trusted_until = sent + self.lease
+        if len(renewals) == len(self.held) or now >= self.beat_at:
             self.beat_at = now + self.lease / 3
-        if renewals or got.leases:
-            # Trusted from before the call that renewed them.
-            self.trusted_until = sent + self.lease
+        self.poll_at = now + POLL
+        # A millisecond more: what is due at this instant is due for the next one's clock too.
         self.due_at = None if got.due_in is None else now + got.due_in + 0.001
-        return lost, cancelled
+        return news
+
+
+def _renewal(attempt: Attempt) -> Renewal:
+    progress = b""
+    if attempt.has_news:
+        attempt.has_news = False
+        progress = json.dumps(attempt.progress).encode()
+    return Renewal(attempt.job.id, attempt.job.token, attempt.started is not None, progress)
 
 
 _OWN = frozenset(HandlerOptions().portable())
-
-
-def failed(
-    attempt: Attempt, kind: FailureKind, body: bytes, rng: random.Random, after: float | None = None
-) -> Settle:
-    """How a failed attempt is settled: again after a while, or given up."""
-    job, options = attempt.job, attempt.options
-    limits: Limits = options.limits()
-    match decide(kind, job.counts, limits, rng):
-        case Again(delay):
-            wait = delay if after is None else after
-            return Settle(job.id, job.token, "again", _kind(kind), _ms(wait), body=body)
-        case _:
-            ttl: Any = options.failure_ttl
-            return Settle(job.id, job.token, "fail", kind.value, ttl_ms=_ttl(ttl), body=body)
-
-
-def succeeded(attempt: Attempt, result: bytes) -> Settle:
-    """How a finished attempt is settled."""
-    job = attempt.job
-    ttl: Any = attempt.options.result_ttl
-    return Settle(job.id, job.token, "done", ttl_ms=_ttl(ttl), body=result)
-
-
-def _kind(kind: FailureKind) -> str:
-    return "error" if kind is FailureKind.PERMANENT else kind.value
-
-
-def _ttl(seconds: float | None) -> int:
-    return -1 if seconds is None else _ms(seconds)
-
-
-def _ms(seconds: float) -> int:
-    return max(0, round(seconds * 1000))

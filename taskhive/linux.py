@@ -8,13 +8,15 @@ import signal
 import sys
 from pathlib import Path
 
+import setproctitle
+
 LINUX = sys.platform.startswith("linux")
 MAXRSS_UNIT = 1024 if LINUX else 1
 # Real-time signals where there are any: the others are the user's.
 STACK_SIGNAL = int(signal.SIGRTMIN + 3 if LINUX else signal.SIGUSR1)
 SOFT_SIGNAL = int(signal.SIGRTMIN + 4 if LINUX else signal.SIGUSR2)
 
-_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
 
 
 def _prctl(option: int, value: int) -> None:
@@ -29,9 +31,14 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def become_subreaper() -> None:
+def become_subreaper(on: bool = True) -> None:
     """Adopt the orphans among our descendants, so that none escapes by a double fork."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    _prctl(_PR_SET_CHILD_SUBREAPER, int(on))
+
+
+def no_new_privileges() -> None:
+    """From here on nothing this process executes has more rights than it has."""
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
 def raise_oom_score(by: int) -> None:
@@ -43,10 +50,8 @@ def raise_oom_score(by: int) -> None:
 
 
 def set_title(title: str) -> None:
-    """Show what this process is, in the listings of ps and top."""
-    if LINUX:
-        name = ctypes.create_string_buffer(title.encode()[:15])
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NAME, name, 0, 0, 0)
+    """Show what this process is doing, in the listings of ps and top."""
+    setproctitle.setproctitle(title)
 
 
 def children_of(pid: int) -> list[int]:
@@ -57,8 +62,19 @@ def children_of(pid: int) -> list[int]:
             with open(f"/proc/{pid}/task/{task}/children") as file:
                 found += map(int, file.read().split())
     except OSError:
-        pass  # it is gone, or this kernel does not say
+        if not LINUX or not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
+            return _children_by_table(pid)  # this kernel does not say
+        # Otherwise it is gone, and so are they, or they are somebody else's by now.
     return found
+
+
+def _children_by_table(pid: int) -> list[int]:
+    import psutil
+
+    try:
+        return [child.pid for child in psutil.Process(pid).children()]
+    except psutil.Error:
+        return []
 
 
 def boottime() -> float:
@@ -66,3 +82,8 @@ def boottime() -> float:
     import time
 
     return time.clock_gettime(time.CLOCK_BOOTTIME) if LINUX else time.monotonic()
+
+
+def cores() -> int:
+    """How many CPUs this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -40,6 +40,11 @@ class Loaded:
                 raise HandlerError(f"two handlers for the queue {name!r}: give one another name")
             self.handlers[name] = handler
 
+    @property
+    def max_result(self) -> int:
+        """What a result may take: as much as the most generous of the hives says."""
+        return max(hive._core.max_result for hive in self.hives)
+
     def targets(self) -> set[str]:
         """The servers the hives were given, if any."""
         return {str(hive._core._given) for hive in self.hives if hive._core._given is not None}

@@ -29,13 +29,11 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The handler raised; its child formatted the exception."""
+    """The handler raised; its child wrote the record of the exception, which is bytes to us."""
 
     attempt: Attempt
     kind: str
-    type: str
-    message: str
-    traceback: str
+    record: bytes
     after: float | None
     at: float | None
     costs: Costs

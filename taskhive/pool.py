@@ -7,92 +7,99 @@ believed, and a child that breaks the rules is killed like one that passed its t
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
+import signal
 import struct
-import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
-from taskhive import linux
-from taskhive.blackbox import BlackBox, exit_verdict, read_stack
-from taskhive.child import FINISHED
+from taskhive import frames, linux
+from taskhive.blackbox import BlackBox, exit_verdict
+from taskhive.clock import Clock
+from taskhive.link import Frames
 from taskhive.logs import Log
 from taskhive.outcomes import Costs, Ended, Finished, Outcome, Raised
 from taskhive.slot import Attempt, Event, Slot, State
-from taskhive.spawner import Zygote
-from taskhive.wire import BadFrame, Kind, Reader, json_frame, read_json
+from taskhive.spawner import Spawner
+from taskhive.wire import BadFrame, Kind
 
 STACK_WITHIN = 0.02
 """How long a condemned child may take to write down where it is."""
 LEAVE_WITHIN = 5.0
 """How long a retired child may take to end by itself."""
-SHORT = 0.001
-BATCH_SECONDS = 0.010
-MAX_BATCH = 64
+SILENT_WITHIN = 1.0
+"""How long a child may live on after it closed its socket."""
+
+
+class Host(Protocol):
+    """Whoever the pool works for."""
+
+    def ended(self, outcomes: list[Outcome]) -> None:
+        """Attempts are over."""
+        ...
+
+    def asked(self, slot: Slot, number: int, verb: str, args: list[Any]) -> None:
+        """A handler wants something of the server."""
+        ...
+
+    def printed(self, attempt: Attempt | None, lines: list[str]) -> None:
+        """A child wrote lines."""
+        ...
+
+    def progressed(self, attempt: Attempt) -> None:
+        """A handler said how far it is."""
+        ...
 
 
 class Pool:
     """A number of slots, and what waits for one."""
 
-    def __init__(
-        self,
-        size: int,
-        log: Log,
-        ended: Callable[[Outcome], None],
-        asked: Callable[[Slot, int, str, list[Any]], None],
-        output: Callable[[Attempt | None, str], None],
-    ) -> None:
+    def __init__(self, size: int, clock: Clock, log: Log, host: Host) -> None:
         self.size = size
         self.backlog: deque[Attempt] = deque()
         self.slots: dict[int, Slot] = {}
+        self.batch: dict[str, int] = {}
+        """How many attempts of a queue may wait in one child; 1 unless they are very short."""
+        self._clock = clock
         self._log = log
-        self._ended = ended
-        self._asked = asked
-        self._output = output
-        self._zygote: Zygote | None = None
-        self._wires: dict[int, _Wire] = {}
-        self._zygotes: dict[int, Zygote] = {}
+        self._host = host
+        self._spawner: Spawner | None = None
         self._numbers = 0
         self._runs = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._alone: Attempt | None = None
         self._failed_starts = 0
-        self.batch: dict[str, int] = {}
-        """How many attempts of a queue may wait in one child; 1 unless they are very short."""
+        self._rests_until = 0.0
+        self._is_draining = False
 
-    # Slots
+    # Children
 
-    def use(self, zygote: Zygote) -> None:
-        """Make new children by this zygote; those of an older one finish and leave."""
-        self._zygote = zygote
+    def use(self, spawner: Spawner) -> None:
+        """Make new children by this one; those of an older one finish and leave."""
+        self._spawner = spawner
         for slot in list(self.slots.values()):
-            if self._zygotes.get(slot.number) is not zygote:
+            if slot.spawner is not spawner:
                 self._retire(slot)
         self.grow()
 
     def grow(self) -> None:
         """Start children until there are as many as wanted."""
-        if self._zygote is None:
+        if self._spawner is None or self._is_draining or self._clock.monotonic() < self._rests_until:
             return
-        living = sum(slot.state is not State.KILLING and not slot.retire for slot in self.slots.values())
+        living = sum(slot.is_alive and not slot.retire for slot in self.slots.values())
         for _ in range(self.size - living):
-            self._fork()
+            self._fork(self._spawner)
 
-    def _fork(self) -> None:
-        assert self._zygote is not None
+    def _fork(self, spawner: Spawner) -> None:
         self._numbers += 1
         try:
-            sock, output, memory = self._zygote.fork(self._numbers)
+            link = spawner.fork(self._numbers)
         except OSError as error:
-            self._log.event("child.not_started", "error", why=error)
+            self._failed_start(f"it could not be ordered: {error}")
             return
-        slot = Slot(self._numbers, memory)
+        slot = Slot(self._numbers, spawner, link)
         self.slots[slot.number] = slot
-        self._zygotes[slot.number] = self._zygote
-        self._wires[slot.number] = _Wire(self, slot, sock, output)
+        link.listen(_Ear(self, slot))
 
     def forked(self, number: int, pid: int, problem: str) -> None:
         """A fork was made, or not."""
@@ -100,21 +107,48 @@ class Pool:
         if slot is None:
             return
         if pid == 0:
-            self._log.event("child.not_started", "error", why=problem)
             slot.on(Event.EXITED)
             self._remove(slot)
+            self._failed_start(problem)
             return
         slot.pid = pid
         if slot.state is State.KILLING:
-            self._zygotes[number].kill(pid)
+            slot.spawner.kill(pid)
 
-    def lost_zygote(self, zygote: Zygote) -> None:
+    def _failed_start(self, why: str) -> None:
+        """Slower and slower: a child that cannot start will not start better at once."""
+        self._failed_starts += 1
+        delay = min(30.0, 0.1 * 2.0 ** min(self._failed_starts, 9))
+        self._log.event("child.not_started", "error", why=why, times=self._failed_starts)
+        self._rests_until = self._clock.monotonic() + delay
+        # A little later than that: clocks are read twice.
+        asyncio.get_running_loop().call_later(delay + 0.001, self._regrow)
+
+    def _regrow(self) -> None:
+        self.grow()
+        self.fill()
+
+    def lost_spawner(self, spawner: Spawner) -> None:
         """A zygote died: its children die with it."""
+        if self._spawner is spawner:
+            self._spawner = None
         for slot in list(self.slots.values()):
-            if self._zygotes.get(slot.number) is zygote:
-                self.exited(slot.number, -9, 0.0, 0, "the zygote was killed")
-        if self._zygote is zygote:
-            self._zygote = None
+            if slot.spawner is spawner:
+                self.exited(slot.number, -int(signal.SIGKILL), 0.0, 0)
+
+    def _retire(self, slot: Slot) -> None:
+        """Let a child end by itself after what it has; nothing new for it."""
+        if slot.retire or not slot.is_alive:
+            return
+        slot.retire = True
+        if not slot.runs:
+            self._leave(slot)
+
+    def _leave(self, slot: Slot) -> None:
+        slot.link.shut()
+        asyncio.get_running_loop().call_later(
+            LEAVE_WITHIN, self.condemn, slot, "returned", "did not leave"
+        )
 
     # Attempts
 
@@ -130,14 +164,13 @@ class Pool:
         batch = self.batch.get(queue, 1)
         total = -len(self.backlog)
         for slot in self.slots.values():
-            if not slot.retire and slot.state is State.IDLE:
+            if slot.retire:
+                continue
+            if slot.state is State.IDLE:
                 total += batch
-            elif batch > 1 and slot.state is State.BUSY and not slot.retire and self._is_short(slot):
+            elif batch > 1 and slot.state is State.BUSY and slot.runs[0].queue == queue:
                 total += max(0, batch - len(slot.runs))
         return max(0, total)
-
-    def _is_short(self, slot: Slot) -> bool:
-        return all(self.batch.get(one.queue, 1) > 1 for one in slot.runs)
 
     def add(self, attempts: list[Attempt]) -> None:
         """Take attempts in; they start as soon as a slot is there."""
@@ -145,73 +178,62 @@ class Pool:
         self.fill()
 
     def fill(self) -> None:
-        """Hand out what waits."""
+        """Hand out what waits, in order; what goes to one child goes in one piece."""
+        parts: dict[Slot, list[bytes]] = {}
         while self.backlog:
             attempt = self.backlog[0]
             if self._alone is not None or (attempt.alone and self.busy):
-                return
+                break
             slot = self._choose(attempt)
             if slot is None:
-                return
+                break
             self.backlog.popleft()
-            self._assign(slot, attempt)
+            parts.setdefault(slot, []).append(self._assign(slot, attempt))
+        for slot, pieces in parts.items():
+            slot.link.send(b"".join(pieces))
 
     def _choose(self, attempt: Attempt) -> Slot | None:
-        """The least busy slot that may take it."""
-        batch = self.batch.get(attempt.queue, 1)
-        best = None
-        fresh = attempt.options.isolation == "fresh"
+        """An idle slot; of a very short job also the busy one with the fewest like it."""
+        if attempt.options.isolation == "fresh":
+            return self._choose_fresh()
+        batch = 1 if attempt.alone else self.batch.get(attempt.queue, 1)
+        best, least = None, batch
         for slot in self.slots.values():
             if slot.retire:
                 continue
             if slot.state is State.IDLE:
-                if fresh and slot.done:
-                    continue
-                if best is None or best.runs:
-                    best = slot
-            elif (
-                slot.state is State.BUSY
-                and batch > 1
-                and not fresh
-                and not attempt.alone
-                and len(slot.runs) < batch
-                and self._is_short(slot)
-                and (best is None or len(slot.runs) < len(best.runs))
-            ):
-                best = slot
-        if best is None and fresh:
-            used = [s for s in self.slots.values() if s.state is State.IDLE and s.done and not s.retire]
-            if used:
-                self._retire(used[0])
-                self.grow()
+                return slot
+            if batch > 1 and slot.state is State.BUSY and slot.runs[0].queue == attempt.queue:
+                waiting = len(slot.runs)
+                if waiting < least:
+                    best, least = slot, waiting
         return best
 
-    def _assign(self, slot: Slot, attempt: Attempt) -> None:
+    def _choose_fresh(self) -> Slot | None:
+        idle = [s for s in self.slots.values() if s.state is State.IDLE and not s.retire]
+        for slot in idle:
+            if not slot.done:
+                return slot
+        if idle and all(s.state is not State.STARTING for s in self.slots.values()):
+            self._retire(idle[0])
+            self.grow()
+        return None
+
+    def _assign(self, slot: Slot, attempt: Attempt) -> bytes:
         self._runs += 1
         attempt.number = self._runs
         if attempt.alone:
             self._alone = attempt
-        job = attempt.job
-        counts = job.counts
-        fence = job.token.partition(".")[0]
-        header = [
-            attempt.number,
-            attempt.queue,
-            job.id,
-            int(fence) if fence.isdigit() else 0,
-            job.attempts + 1,
-            [counts.retries, counts.timeouts, counts.stalls, counts.crashes],
-            _extra(job.fields),
-        ]
         if slot.state is State.IDLE:
             slot.on(Event.ASSIGNED)
         slot.runs.append(attempt)
         if len(slot.runs) == 1:
-            self._start(attempt)
-        self._wires[slot.number].send(json_frame(Kind.RUN, header, job.payload))
+            self._start(slot, attempt)
+        return _run_frame(attempt)
 
-    def _start(self, attempt: Attempt) -> None:
-        now = time.monotonic()
+    def _start(self, slot: Slot, attempt: Attempt) -> None:
+        """Its turn has come; its time runs from here."""
+        now = self._clock.monotonic()
         attempt.started = now
         timeout: Any = attempt.options.timeout
         soft: Any = attempt.options.soft_timeout
@@ -221,12 +243,14 @@ class Pool:
         if soft is not None:
             attempt.soft_at = now + soft
             self._watch(attempt.soft_at)
+        if attempt.verdict is not None:
+            # Cancelled while it waited in the child's socket, from where nothing can be called back.
+            self.condemn(slot, attempt.verdict, attempt.message)
 
-    def answer(self, slot: Slot, data: bytes) -> None:
+    def tell(self, slot: Slot, data: bytes) -> None:
         """Send a frame to a child, if it is still there."""
-        wire = self._wires.get(slot.number)
-        if wire is not None:
-            wire.send(data)
+        if slot.number in self.slots:
+            slot.link.send(data)
 
     # Limits
 
@@ -235,14 +259,12 @@ class Pool:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_at = moment
-            loop = asyncio.get_running_loop()
-            # The loop's own clock is the monotonic one.
-            self._timer = loop.call_at(moment, self._look)
+            self._timer = asyncio.get_running_loop().call_at(moment, self._look)
 
     def _look(self) -> None:
         """Whose time has passed? Then look again when the next one's will."""
         self._timer, self._timer_at = None, float("inf")
-        now = time.monotonic()
+        now = self._clock.monotonic()
         for slot in list(self.slots.values()):
             head = slot.head
             if head is None or slot.state is not State.BUSY:
@@ -253,43 +275,38 @@ class Pool:
                 continue
             if head.soft_at is not None and now >= head.soft_at:
                 head.soft_at = None
-                self._zygotes[slot.number].signal(slot.pid, linux.SOFT_SIGNAL)
+                slot.spawner.signal(slot.pid, linux.SOFT_SIGNAL)
             for moment in (head.deadline, head.soft_at):
                 if moment is not None:
                     self._watch(moment)
 
-    def find(self, token: str) -> tuple[Slot | None, Attempt | None]:
-        """Where an attempt is: in a slot, in the backlog, or nowhere."""
-        for slot in self.slots.values():
-            for attempt in slot.runs:
-                if attempt.job.token == token:
-                    return slot, attempt
-        for attempt in self.backlog:
-            if attempt.job.token == token:
-                return None, attempt
-        return None, None
+    # Ends that we bring about
 
-    def drop(self, attempt: Attempt, verdict: str, message: str) -> None:
+    def find(self, attempt: Attempt) -> Slot | None:
+        """The child that has an attempt, running or waiting in its socket."""
+        return next((slot for slot in self.slots.values() if attempt in slot.runs), None)
+
+    def drop(self, attempt: Attempt, verdict: str, message: str, grace: float = 0.0) -> None:
         """End one attempt wherever it is; the outcome follows, at once if it had not begun."""
-        slot, found = self.find(attempt.job.token)
-        if found is None:
+        if attempt in self.backlog:
+            self.backlog.remove(attempt)
+            attempt.verdict, attempt.message = verdict, message
+            self._host.ended([Ended(attempt, BlackBox(verdict))])
             return
-        if slot is None:
-            self.backlog.remove(found)
-        elif slot.head is not found:
-            # Its child has it in its socket already: it cannot be called back, so the child goes.
-            found.verdict, found.message = verdict, message
-            self.condemn(slot, "returned", "gave up its place")
+        slot = self.find(attempt)
+        if slot is None or attempt.verdict is not None:
             return
-        else:
-            self.condemn(slot, verdict, message)
+        if slot.head is attempt:
+            self.condemn(slot, verdict, message, grace)
             return
-        found.verdict, found.message = verdict, message
-        self._ended(Ended(found, BlackBox(verdict)))
+        attempt.verdict, attempt.message = verdict, message
+        if verdict != "cancelled":
+            # It may not even begin, and what is in its child's socket cannot be called back.
+            self.condemn(slot, "returned", "gave way to one that lost its lease")
 
-    def condemn(self, slot: Slot, verdict: str, message: str) -> None:
-        """Kill a child: first its stack, then the whole tree below it."""
-        if slot.state in (State.KILLING, State.GONE):
+    def condemn(self, slot: Slot, verdict: str, message: str, grace: float = 0.0) -> None:
+        """Kill a child: its stack first, then SIGTERM if a grace was asked, then the whole tree."""
+        if not slot.is_alive:
             return
         head = slot.head
         if head is not None:
@@ -298,153 +315,148 @@ class Pool:
         if slot.pid == 0:
             return  # killed as soon as its number is known
         if head is None or verdict in ("lease lost", "returned"):
-            self._zygotes[slot.number].kill(slot.pid)
+            slot.spawner.kill(slot.pid)
             return
-        self._zygotes[slot.number].signal(slot.pid, linux.STACK_SIGNAL)
-        self._await_stack(slot, time.monotonic() + STACK_WITHIN, -1)
+        slot.spawner.signal(slot.pid, linux.STACK_SIGNAL)
+        self._await_stack(slot, self._clock.monotonic() + STACK_WITHIN, -1, grace)
 
-    def _await_stack(self, slot: Slot, deadline: float, size: int) -> None:
+    def _await_stack(self, slot: Slot, deadline: float, size: int, grace: float) -> None:
         """Until the stack is written whole, by two looks at the same size, or it takes too long."""
         if slot.state is not State.KILLING:
             return
-        written = os.fstat(slot.memory).st_size
-        if (written and written == size) or time.monotonic() >= deadline:
-            self._zygotes[slot.number].kill(slot.pid)
-            return
         loop = asyncio.get_running_loop()
-        loop.call_later(0.001, self._await_stack, slot, deadline, written)
+        written = slot.link.stack_size()
+        if not ((written and written == size) or self._clock.monotonic() >= deadline):
+            loop.call_later(0.001, self._await_stack, slot, deadline, written, grace)
+        elif grace > 0:
+            slot.spawner.signal(slot.pid, signal.SIGTERM, True)
+            loop.call_later(grace, self._kill, slot)
+        else:
+            slot.spawner.kill(slot.pid)
 
-    def _retire(self, slot: Slot) -> None:
-        """Let a child end by itself after what it has; nothing new for it."""
-        if slot.retire or slot.state in (State.KILLING, State.GONE):
-            return
-        slot.retire = True
-        if not slot.runs:
-            self._leave(slot)
+    def _kill(self, slot: Slot) -> None:
+        if slot.state is State.KILLING:
+            slot.spawner.kill(slot.pid)
 
-    def _leave(self, slot: Slot) -> None:
-        self._wires[slot.number].shut()
-        asyncio.get_running_loop().call_later(LEAVE_WITHIN, self.condemn, slot, "returned", "hangs")
+    # What children report
 
-    # Reports
+    def received(self, slot: Slot, came: Frames) -> None:
+        """Frames of a child, in order; BadFrame for one that it has no business to send."""
+        outcomes: list[Outcome] = []
+        try:
+            for kind, body in came:
+                if kind is Kind.FINISHED or kind is Kind.RAISED:
+                    outcome = self._over(slot, kind, body)
+                    if outcome is not None:
+                        outcomes.append(outcome)
+                else:
+                    self._heard(slot, kind, body)
+        except (ValueError, TypeError, KeyError, IndexError, struct.error) as error:
+            raise BadFrame(f"{type(error).__name__}: {error}") from error
+        finally:
+            if outcomes:
+                self._host.ended(outcomes)
+        self.fill()
 
-    def received(self, slot: Slot, kind: Kind, body: bytes) -> None:
-        """One frame of a child."""
+    def _heard(self, slot: Slot, kind: Kind, body: bytes) -> None:
         match kind:
-            case Kind.FINISHED | Kind.RAISED:
-                self._over(slot, kind, body)
             case Kind.READY:
                 if slot.state is State.STARTING:
                     self._failed_starts = 0
                     slot.on(Event.READY)
-                    self.fill()
             case Kind.OUTPUT:
-                value, _ = read_json(body)
-                number, _, line = value
-                attempt = slot.head
-                if attempt is not None and attempt.number == number:
-                    attempt.output.append(str(line))
-                self._output(attempt, str(line))
+                number, line = frames.read_output(body)
+                head = slot.head
+                self._print(head if head is not None and head.number == number else None, [line])
             case Kind.PROGRESS:
-                value, _ = read_json(body)
-                if slot.head is not None and slot.head.number == value[0]:
-                    slot.head.progress = value[1]
+                number, value = frames.read_progress(body)
+                head = slot.head
+                if head is not None and head.number == number:
+                    head.progress, head.has_news = value, True
+                    self._host.progressed(head)
             case Kind.ASK:
-                value, _ = read_json(body)
-                number, verb, args = value
-                self._asked(slot, int(number), str(verb), list(args))
+                self._host.asked(slot, *frames.read_question(body))
             case _:
                 raise BadFrame(f"a child sent {kind.name}")
 
-    def _over(self, slot: Slot, kind: Kind, body: bytes) -> None:
-        number, wall, cpu, peak = FINISHED.unpack_from(body)
+    def _print(self, attempt: Attempt | None, lines: list[str]) -> None:
+        if attempt is not None:
+            attempt.output.extend(lines)
+        self._host.printed(attempt, lines)
+
+    def _over(self, slot: Slot, kind: Kind, body: bytes) -> Outcome | None:
         head = slot.head
-        if head is None or head.number != number:
+        over = frames.read_over(body)
+        if head is None or head.number != over.number:
             raise BadFrame("the end of an attempt that does not run")
-        costs = Costs(wall, cpu, peak)
-        rest = body[FINISHED.size :]
+        costs = Costs(over.wall, over.cpu, over.peak_memory)
+        outcome: Outcome
         if kind is Kind.FINISHED:
-            outcome: Outcome = Finished(head, rest, costs)
+            outcome = Finished(head, over.rest, costs)
         else:
-            told, _ = read_json(rest)
-            outcome = Raised(
-                head,
-                str(told["kind"]),
-                str(told["type"]),
-                str(told["message"]),
-                str(told["traceback"]),
-                _number(told["after"]),
-                _number(told["at"]),
-                costs,
-                told["exception"] if isinstance(told.get("exception"), dict) else None,
-            )
-            slot.retire = slot.retire or bool(told["retire"])
-        if head.verdict is not None and slot.state is State.KILLING:
-            return  # it came just too late: it is being killed, and that is its outcome
+            word, after, at, record = frames.read_raised(over.rest)
+            outcome = Raised(head, word, record, after, at, costs)
+        if slot.state is State.KILLING:
+            return None  # it came just too late: it is being killed, and that is its outcome
         slot.runs.popleft()
         slot.done += 1
         if self._alone is head:
             self._alone = None
         limit = head.options.max_jobs_per_child
-        if head.options.isolation == "fresh" or (limit is not None and slot.done >= limit):
+        if over.spent or head.options.isolation == "fresh" or (limit is not None and slot.done >= limit):
             slot.retire = True
         if slot.runs:
-            self._start(slot.runs[0])
-        elif slot.state is State.BUSY:
+            self._start(slot, slot.runs[0])
+        else:
             slot.on(Event.EMPTIED)
             if slot.retire:
-                slot.retire = False
-                self._retire(slot)
+                self._leave(slot)
                 self.grow()
-        self._ended(outcome)
-        self.fill()
+        return outcome
 
-    def exited(self, number: int, code: int, cpu: float, peak: int, why: str = "") -> None:
+    def broken(self, slot: Slot, why: str) -> None:
+        """A child sent what is no frame, or closed its socket and perhaps lives on."""
+        if why != "closed its socket":
+            self.condemn(slot, "protocol", why)
+        elif slot.is_alive and not (slot.retire and not slot.runs):
+            loop = asyncio.get_running_loop()
+            loop.call_later(SILENT_WITHIN, self.condemn, slot, "protocol", why)
+
+    def exited(self, number: int, code: int, cpu: float, peak: int) -> None:
         """A child is dead and reaped."""
         slot = self.slots.get(number)
         if slot is None:
             return
-        self._wires[number].drain()
+        slot.link.drain()
         was_starting = slot.state is State.STARTING
         slot.on(Event.EXITED)
-        head = slot.head
-        self._remove(slot)
-        if head is not None:
-            slot.runs.popleft()
-            self._ended(self._autopsy(slot, head, code, cpu, peak, why))
+        outcomes: list[Outcome] = []
+        if slot.runs:
+            head = slot.runs.popleft()
             if self._alone is head:
                 self._alone = None
+            outcomes.append(self._autopsy(slot, head, code, cpu, peak))
         # What waited behind it was never begun: it goes to another child, and nobody is charged.
         for attempt in reversed(slot.runs):
-            if attempt.verdict is None:
+            if attempt.verdict is None and not self._is_draining:
                 self.backlog.appendleft(attempt)
             else:
-                self._ended(Ended(attempt, BlackBox(attempt.verdict)))
-        os.close(slot.memory)
+                outcomes.append(Ended(attempt, BlackBox(attempt.verdict or "returned")))
+        self._remove(slot)
         if was_starting:
-            self._failed_starts += 1
-            self._log.event("child.died_starting", "error", code=code, times=self._failed_starts)
-            delay = min(30.0, 0.1 * 2 ** min(self._failed_starts, 9))
-            asyncio.get_running_loop().call_later(delay, self._regrow)
-        else:
-            self._regrow()
+            self._failed_start(f"it ended with {exit_verdict(code)[0]} before it was ready")
+        if outcomes:
+            self._host.ended(outcomes)
+        self._regrow()
 
-    def _regrow(self) -> None:
-        self.grow()
-        self.fill()
-
-    def _autopsy(self, slot: Slot, head: Attempt, code: int, cpu: float, peak: int, why: str) -> Ended:
-        wall = time.monotonic() - (head.started or time.monotonic())
+    def _autopsy(self, slot: Slot, head: Attempt, code: int, cpu: float, peak: int) -> Ended:
+        wall = self._clock.monotonic() - (head.started or self._clock.monotonic())
         verdict, name = exit_verdict(code)
-        if head.verdict is not None:
-            verdict = head.verdict
-        elif why:
-            verdict = why
         box = BlackBox(
-            verdict,
+            head.verdict or verdict,
             name,
             code if code >= 0 else None,
-            read_stack(slot.memory),
+            slot.link.stack(),
             wall,
             cpu,
             peak,
@@ -455,22 +467,48 @@ class Pool:
 
     def _remove(self, slot: Slot) -> None:
         del self.slots[slot.number]
-        self._wires.pop(slot.number).close()
-        self._zygotes.pop(slot.number, None)
+        slot.link.close()
+
+    # The end
+
+    def drain(self) -> None:
+        """Start nothing more; what has not begun is given back."""
+        self._is_draining = True
+        waiting, self.backlog = self.backlog, deque()
+        if waiting:
+            self._host.ended([Ended(attempt, BlackBox("returned")) for attempt in waiting])
+
+    def give_back(self) -> None:
+        """The grace is over: end what still runs, charged to nobody."""
+        for slot in list(self.slots.values()):
+            if slot.runs:
+                self.condemn(slot, "returned", "the worker stops")
 
     def close(self) -> None:
         """Let go of everything; the zygotes kill what is left."""
         if self._timer is not None:
             self._timer.cancel()
-        for wire in self._wires.values():
-            wire.close()
+        for slot in self.slots.values():
+            slot.link.close()
+        self.slots.clear()
 
 
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) else None
+def _run_frame(attempt: Attempt) -> bytes:
+    job = attempt.job
+    fence = job.token.partition(".")[0]
+    return frames.run(
+        attempt.number,
+        attempt.queue,
+        job.id,
+        int(fence) if fence.isdigit() else 0,
+        job.attempts + 1,
+        job.counts if job.fields else frames.NO_COUNTS,
+        _failed_job(job.fields) if job.fields else None,
+        job.payload,
+    )
 
 
-def _extra(fields: dict[bytes, Any]) -> dict[str, Any] | None:
+def _failed_job(fields: dict[bytes, Any]) -> dict[str, Any] | None:
     """What a failure job tells its handler about the job that failed."""
     failed = fields.get(b"i")
     if not isinstance(failed, bytes):
@@ -486,110 +524,20 @@ def _extra(fields: dict[bytes, Any]) -> dict[str, Any] | None:
     }
 
 
-class _Wire:
-    """The descriptors of one child, on the loop."""
+class _Ear:
+    """Listens to one child for the pool."""
 
-    def __init__(self, pool: Pool, slot: Slot, sock: socket.socket, output: int) -> None:
+    __slots__ = ("_pool", "_slot")
+
+    def __init__(self, pool: Pool, slot: Slot) -> None:
         self._pool = pool
         self._slot = slot
-        self._sock = sock
-        self._pipe = output
-        self._reader = Reader()
-        self._unsent = bytearray()
-        self._part = b""
-        self._loop = asyncio.get_running_loop()
-        sock.setblocking(False)
-        os.set_blocking(output, False)
-        self._loop.add_reader(sock, self._readable)
-        self._loop.add_reader(output, self._printed)
 
-    def send(self, data: bytes) -> None:
-        if not self._unsent:
-            try:
-                sent = self._sock.send(data)
-            except BlockingIOError:
-                sent = 0
-            except OSError:
-                return  # it is dead; its exit is on the way
-            if sent == len(data):
-                return
-            data = data[sent:]
-            self._loop.add_writer(self._sock, self._writable)
-        self._unsent += data
+    def received(self, came: Frames) -> None:
+        self._pool.received(self._slot, came)
 
-    def _writable(self) -> None:
-        try:
-            sent = self._sock.send(self._unsent)
-        except BlockingIOError:
-            return
-        except OSError:
-            sent = len(self._unsent)
-        del self._unsent[:sent]
-        if not self._unsent:
-            self._loop.remove_writer(self._sock)
+    def printed(self, lines: list[str]) -> None:
+        self._pool._print(self._slot.head, lines)
 
-    def _readable(self) -> bool:
-        """Read what there is; False at the end of the stream."""
-        try:
-            data = self._sock.recv(1 << 18)
-        except BlockingIOError:
-            return False
-        except OSError:
-            data = b""
-        if not data:
-            self._loop.remove_reader(self._sock)
-            self._silent()
-            return False
-        try:
-            for kind, body in self._reader.feed(data):
-                self._pool.received(self._slot, kind, body)
-        except (BadFrame, ValueError, TypeError, KeyError, IndexError, struct.error) as error:
-            self._loop.remove_reader(self._sock)
-            self._pool.condemn(self._slot, "protocol", f"sent what is no frame: {error}")
-            return False
-        return True
-
-    def _silent(self) -> None:
-        """The child closed its socket. If it does not end by itself, it is ended."""
-        if self._slot.state in (State.BUSY, State.IDLE, State.STARTING) and not self._slot.retire:
-            self._loop.call_later(1.0, self._pool.condemn, self._slot, "protocol", "closed its socket")
-
-    def _printed(self) -> None:
-        """Output that went past Python, line by line."""
-        try:
-            data = os.read(self._pipe, 1 << 16)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._loop.remove_reader(self._pipe)
-            return
-        *lines, self._part = (self._part + data).split(b"\n")
-        self._part = self._part[-8192:]
-        head = self._slot.head
-        for raw in lines:
-            line = raw[:8192].decode(errors="backslashreplace")
-            if head is not None:
-                head.output.append(line)
-            self._pool._output(head, line)
-
-    def drain(self) -> None:
-        """The last words of a child that is dead."""
-        while self._readable():
-            pass
-        self._printed()
-
-    def shut(self) -> None:
-        """Tell the child that there is nothing more."""
-        try:
-            self._sock.shutdown(socket.SHUT_WR)
-        except OSError:
-            pass  # it is dead already
-
-    def close(self) -> None:
-        self._loop.remove_reader(self._sock)
-        self._loop.remove_writer(self._sock)
-        self._loop.remove_reader(self._pipe)
-        self._sock.close()
-        os.close(self._pipe)
+    def broken(self, why: str) -> None:
+        self._pool.broken(self._slot, why)

@@ -9,6 +9,8 @@ from typing import Any
 
 from taskhive.commands import Leased
 from taskhive.handler_options import HandlerOptions
+from taskhive.link import Link
+from taskhive.spawner import Spawner
 
 KEPT_LINES = 200
 
@@ -54,20 +56,26 @@ class Attempt:
     job: Leased
     queue: str
     options: HandlerOptions
-    strict: bool
+    strict: bool = False
+    """Killed, rather than left to the fence, once its lease cannot be trusted."""
+    alone: bool = False
+    """It crashed or stalled before: nothing else runs beside it."""
     number: int = 0
+    trusted_until: float = 0.0
+    """Boottime until which its lease is surely ours."""
     started: float | None = None
     """Monotonic; None while it waits for its turn."""
     deadline: float | None = None
     soft_at: float | None = None
     verdict: str | None = None
-    """Why its child is being killed."""
+    """Why it is being ended."""
     message: str = ""
     reported: bool = False
     """The server knows that it has started."""
     progress: Any = None
+    has_news: bool = False
+    """The server does not know this progress yet."""
     output: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
-    alone: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -75,14 +83,15 @@ class Slot:
     """One child."""
 
     number: int
-    memory: int
+    spawner: Spawner
+    link: Link
     pid: int = 0
     state: State = State.STARTING
-    transport: Any = None
     runs: deque[Attempt] = field(default_factory=deque)
+    """What it was given, in order: the first one runs, the others wait in its socket."""
     done: int = 0
     retire: bool = False
-    only_for: Attempt | None = None
+    """Nothing new for it; it ends after what it has."""
 
     def on(self, event: Event) -> None:
         """Go where the table says; a missing row is a bug that names itself."""
@@ -95,3 +104,8 @@ class Slot:
     def head(self) -> Attempt | None:
         """The attempt that runs, if one does."""
         return self.runs[0] if self.runs else None
+
+    @property
+    def is_alive(self) -> bool:
+        """Neither being killed nor dead."""
+        return self.state is not State.KILLING and self.state is not State.GONE

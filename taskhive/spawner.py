@@ -1,4 +1,4 @@
-"""The supervisor's hold on a zygote: orders go down the control socket, reports come up."""
+"""What makes children for a worker: a protocol, and the zygote process behind it."""
 
 from __future__ import annotations
 
@@ -7,32 +7,74 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from taskhive.errors import HandlerError
+from taskhive.link import Link, SocketLink
 from taskhive.wire import BadFrame, Kind, Reader, json_frame, read_json
 
 # A child must not find the way to the server in its environment.
-_SECRETS = ("TASKHIVE_URL", "TASKHIVE_SECRET")
+_SECRETS = ("TASKHIVE_URL", "TASKHIVE_SECRET", "TASKHIVE_SECRET_FILE")
 # One thread per library while importing: a fork does not survive pools of them.
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+STOP_WITHIN = 8.0
+"""How long a zygote may take to kill its children; one that hangs in the user's import is killed."""
+
+
+class Reports(Protocol):
+    """Whoever is told what becomes of children."""
+
+    def forked(self, slot: int, pid: int, problem: str) -> None:
+        """A child was made; or not, with pid 0 and the problem."""
+        ...
+
+    def exited(self, slot: int, code: int, cpu: float, peak: int) -> None:
+        """A child is dead and reaped: exit code or minus its signal, what it used."""
+        ...
+
+    def lost(self, spawner: Spawner) -> None:
+        """The maker of children itself is gone, and with it all it made."""
+        ...
+
+
+class Spawner(Protocol):
+    """Makes, signals and kills children."""
+
+    pid: int
+
+    async def start(self) -> dict[str, Any]:
+        """Import the handlers; their catalog, or HandlerError with the user's own traceback."""
+        ...
+
+    def fork(self, slot: int) -> Link:
+        """Order a child."""
+        ...
+
+    def signal(self, pid: int, number: int, group: bool = False) -> None:
+        """Send a signal to a child, or to its process group, unless it has ended."""
+        ...
+
+    def kill(self, pid: int) -> None:
+        """Kill a child and all below it."""
+        ...
+
+    def pulse(self, trusted_until: float) -> None:
+        """Say that we live, and until when our leases are good."""
+        ...
+
+    async def stop(self) -> None:
+        """Kill what is left and end."""
+        ...
 
 
 class Zygote:
-    """One zygote process; its reports are handed to `report`."""
+    """The process that imported the handlers and forks; orders go down, reports come up."""
 
-    def __init__(
-        self,
-        words: Sequence[str],
-        settings: dict[str, Any],
-        report: Callable[[Zygote, Kind, Any], None],
-        lost: Callable[[Zygote], None],
-    ) -> None:
+    def __init__(self, words: Sequence[str], settings: dict[str, Any], reports: Reports) -> None:
         self._words = list(words)
         self._settings = settings
-        self._report = report
-        self._lost = lost
+        self._reports = reports
         self._reader = Reader()
         self._socket: socket.socket | None = None
         self._process: asyncio.subprocess.Process | None = None
@@ -40,7 +82,7 @@ class Zygote:
         self.pid = 0
 
     async def start(self) -> dict[str, Any]:
-        """Start it and wait for its catalog; HandlerError with the user's own traceback otherwise."""
+        """Start it and wait for its catalog."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         environment = {k: v for k, v in os.environ.items() if k not in _SECRETS}
@@ -64,25 +106,31 @@ class Zygote:
         asyncio.get_running_loop().add_reader(ours, self._read)
         return await self._catalog
 
-    def fork(self, slot: int) -> tuple[socket.socket, int, int]:
-        """Order a child; its socket, its output, its memory file."""
+    def fork(self, slot: int) -> Link:
+        """Order a child; with the order go its ends of socket, output pipe and memory file."""
+        if self._socket is None:
+            raise ConnectionError("the zygote is gone")
         ours, theirs = socket.socketpair()
         output, writes = os.pipe()
         memory = os.memfd_create("taskhive-stack") if hasattr(os, "memfd_create") else _plain_file()
-        assert self._socket is not None
         try:
             # Small, and the zygote reads all the time: it does not fill the buffer.
             socket.send_fds(
                 self._socket, [json_frame(Kind.FORK, slot)], [theirs.fileno(), writes, memory]
             )
+        except OSError:
+            ours.close()
+            os.close(output)
+            os.close(memory)
+            raise
         finally:
             theirs.close()
             os.close(writes)
-        return ours, output, memory
+        return SocketLink(ours, output, memory)
 
-    def signal(self, pid: int, number: int) -> None:
-        """Send a signal to a child, unless it has ended."""
-        self._order(Kind.SIGNAL, [pid, number])
+    def signal(self, pid: int, number: int, group: bool = False) -> None:
+        """Send a signal to a child, or to its process group, unless it has ended."""
+        self._order(Kind.SIGNAL, [pid, number, group])
 
     def kill(self, pid: int) -> None:
         """Kill a child and all below it."""
@@ -112,15 +160,22 @@ class Zygote:
             return
         try:
             for kind, body in self._reader.feed(data):
-                value, _ = read_json(body)
-                if kind is Kind.CATALOG:
-                    self._catalog.set_result(value)
-                elif kind is Kind.BROKEN:
-                    self._catalog.set_exception(HandlerError(value))
-                else:
-                    self._report(self, kind, value)
+                self._told(kind, read_json(body)[0])
         except BadFrame:
             self._gone()
+
+    def _told(self, kind: Kind, value: Any) -> None:
+        match kind:
+            case Kind.CATALOG:
+                self._catalog.set_result(value)
+            case Kind.BROKEN:
+                self._catalog.set_exception(HandlerError(value))
+            case Kind.FORKED:
+                self._reports.forked(*value)
+            case Kind.EXITED:
+                self._reports.exited(*value)
+            case _:
+                raise BadFrame(f"the zygote sent {kind.name}")
 
     def _gone(self) -> None:
         if self._socket is None:
@@ -132,7 +187,8 @@ class Zygote:
             self._catalog.set_exception(
                 HandlerError("the process that imports the handlers died while importing them")
             )
-        self._lost(self)
+        else:
+            self._reports.lost(self)
 
     async def stop(self) -> None:
         """Close the control socket: it kills its children and ends."""
@@ -141,7 +197,11 @@ class Zygote:
             self._socket.close()
             self._socket = None
         if self._process is not None:
-            await self._process.wait()
+            try:
+                await asyncio.wait_for(self._process.wait(), STOP_WITHIN)
+            except TimeoutError:
+                self._process.kill()
+                await self._process.wait()
 
 
 def _plain_file() -> int:

@@ -24,9 +24,9 @@ class Kind(IntEnum):
     # supervisor to child
     RUN = 1
     ANSWER = 2
+    CANCEL = 3
     # child to supervisor
     READY = 16
-    STARTED = 17
     FINISHED = 18
     RAISED = 19
     OUTPUT = 20

@@ -19,10 +19,11 @@ import threading
 import time
 from typing import Any
 
-from taskhive import linux
-from taskhive.child import Child, settle_in
+from taskhive import birth, linux
+from taskhive.child import Child
 from taskhive.errors import TaskHiveError
 from taskhive.loader import Loaded, load
+from taskhive.orphans import kill_tree
 from taskhive.output import Lines
 from taskhive.wire import Kind, Reader, json_frame, read_json
 
@@ -43,6 +44,8 @@ class Zygote:
         self._trusted_until = float("inf")
         self._fresh_interpreters = False
         self._loaded = Loaded()
+        self._own: set[int] = set()
+        """What the user's modules started when they were imported: it stays."""
 
     def run(self) -> None:
         """Import, report, then serve until the supervisor is gone."""
@@ -99,14 +102,14 @@ class Zygote:
             self._tell(Kind.BROKEN, str(error))
             return False
         self._loaded = loaded
+        self._own = set(linux.children_of(os.getpid()))
         threads = threading.active_count() - 1
         self._fresh_interpreters = bool(threads) or not hasattr(os, "fork")
         given = next((hive._core for hive in loaded.hives if hive._core._given is not None), None)
         url = given.url if given is not None else None
         catalog = {
             "handlers": {
-                name: {**handler.options_given.portable(), "wants_job": handler.wants_job}
-                for name, handler in loaded.handlers.items()
+                name: handler.options_given.portable() for name, handler in loaded.handlers.items()
             },
             "url": url,
             "prefix": next((h._core._prefix for h in loaded.hives if h._core._prefix), None),
@@ -186,10 +189,10 @@ class Zygote:
 
     # Ends
 
-    def _signal(self, pid: int, number: int) -> None:
+    def _signal(self, pid: int, number: int, group: bool) -> None:
         if pid in self._slots:  # not reaped yet, so the number is still its own
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+                (os.killpg if group else os.kill)(pid, number)
 
     def _kill(self, pid: int) -> None:
         if pid in self._slots:
@@ -220,42 +223,20 @@ class Zygote:
                     os.killpg(pid, signal.SIGKILL)
                 code = os.waitstatus_to_exitcode(status)
                 cpu = usage.ru_utime + usage.ru_stime
-                self._tell(Kind.EXITED, [slot, pid, code, cpu, usage.ru_maxrss * linux.MAXRSS_UNIT])
+                self._tell(Kind.EXITED, [slot, code, cpu, usage.ru_maxrss * linux.MAXRSS_UNIT])
         if some:
             for orphan in linux.children_of(os.getpid()):
-                if orphan not in self._slots:
+                if orphan not in self._slots and orphan not in self._own:
                     kill_tree(orphan)
         return some
-
-
-def kill_tree(pid: int) -> None:
-    """Kill a process and all below it, also those that left its group.
-
-    Each is stopped before its children are listed: what is stopped makes no more of them. The tree
-    is below the child as long as that lives, since it adopts the orphans among its descendants.
-    """
-    found: list[int] = []
-    waiting = [pid]
-    while waiting:
-        one = waiting.pop()
-        found.append(one)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(one, signal.SIGSTOP)
-        waiting += [child for child in linux.children_of(one) if child not in found]
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
-    for one in reversed(found):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(one, signal.SIGKILL)
 
 
 def serve(mine: list[int], loaded: Loaded, settings: dict[str, Any]) -> None:
     """Be a child on these descriptors until the supervisor closes the socket."""
     job_socket, output, memory = mine
-    settle_in(memory, output)
-    linux.set_title("taskhive child")
-    child = Child(socket.socket(fileno=job_socket), loaded, settings["max_result"])
-    child.run()
+    birth.settle_in(memory, output)
+    linux.set_title("taskhive child: idle")
+    Child(socket.socket(fileno=job_socket), loaded, settings["worker"]).run()
 
 
 def main() -> None:

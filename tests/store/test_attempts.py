@@ -158,8 +158,8 @@ def test_a_note_that_is_too_large_is_refused_before_anything_is_written(
     lease = take(hive.queue("q"))
     with server.client() as client:
         before = dump(client, hive.prefix)
-        with pytest.raises(ServerRefused, match="4096 bytes"):
-            exchange(hive, "q", settles=[Settle(lease.id, lease.token, "done", note=b"x" * 4097)])
+        with pytest.raises(ServerRefused, match="32768 bytes"):
+            exchange(hive, "q", settles=[Settle(lease.id, lease.token, "done", note=b"x" * 32769)])
         assert dump(client, hive.prefix) == before
 
 

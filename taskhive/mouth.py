@@ -1,0 +1,153 @@
+"""A child's end of its socket: attempts come in; ends, output, progress and questions go out."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import socket
+import threading
+from collections import deque
+from typing import Any
+
+from taskhive.errors import NoCurrentJob
+from taskhive.wire import Kind, Reader, frame, json_frame, read_json
+
+MAX_OUTPUT = 1024 * 1024
+"""Bytes of output that one attempt may send; the rest is counted and dropped."""
+
+
+class Mouth:
+    """Speaks for one child; any of its threads may, a process it forked may not."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.runs: deque[bytes] = deque()
+        """Attempts that wait here, the bodies of their frames."""
+        self._sock = sock
+        self._frames = Reader()
+        self._pid = os.getpid()
+        self._sending = threading.Lock()
+        self._reading = threading.Lock()
+        self._news = threading.Condition()
+        self._answers: dict[int, bytes] = {}
+        self._asked = 0
+        self._number = 0
+        self._printed = 0
+        self._dropped = 0
+        self._cancelled = -1
+
+    # Out
+
+    def send(self, data: bytes) -> None:
+        """Send whole frames."""
+        with self._sending:
+            self._sock.sendall(data)
+
+    def ready(self) -> None:
+        """Say that attempts may come."""
+        self.send(frame(Kind.READY, b""))
+
+    def begin(self, number: int) -> None:
+        """An attempt begins; what is said from here on is said by it."""
+        self._number = number
+        self._printed = self._dropped = 0
+
+    def end(self) -> None:
+        """It is over; say what was not passed on."""
+        if self._dropped:
+            line = f"({self._dropped:,} more bytes of output were dropped)"
+            self.send(json_frame(Kind.OUTPUT, [self._number, line]))
+
+    def progress(self, progress: dict[str, Any]) -> None:
+        """Say how far the attempt is."""
+        self._check_process("progress()")
+        try:
+            data = json_frame(Kind.PROGRESS, [self._number, progress])
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"progress takes numbers, and a note of JSON: {error}") from error
+        if len(data) > 4000:
+            raise ValueError("a note of progress may have 3,900 bytes at most: store what is longer")
+        self.send(data)
+
+    def print(self, descriptor: int, line: str) -> None:
+        """Pass on one line of output; what a forked process writes goes down the pipe as it is."""
+        if os.getpid() != self._pid:
+            os.write(descriptor, (line + "\n").encode(errors="backslashreplace"))
+            return
+        self._printed += len(line) + 1
+        if self._printed > MAX_OUTPUT:
+            self._dropped += len(line) + 1
+            return
+        self.send(json_frame(Kind.OUTPUT, [self._number, line]))
+
+    def _check_process(self, what: str) -> None:
+        if os.getpid() != self._pid:
+            raise NoCurrentJob(
+                f"{what} in a process that the handler forked: it has no way to the worker. Call it in "
+                "the handler itself"
+            )
+
+    # In
+
+    def wait_for_run(self) -> bool:
+        """Wait until an attempt is there; False when there will be no more."""
+        while not self.runs:
+            with self._reading:
+                if not self.runs and not self._read():
+                    return False
+        return True
+
+    def _read(self) -> bool:
+        data = self._sock.recv(1 << 18)
+        if not data:
+            return False
+        others = False
+        for kind, body in self._frames.feed(data):
+            if kind is Kind.RUN:
+                self.runs.append(body)
+                continue
+            value, tail = read_json(body)
+            if kind is Kind.ANSWER:
+                self._answers[value[0]] = tail
+                others = True
+            elif kind is Kind.CANCEL:
+                self._cancelled = value
+        if others:
+            with self._news:
+                self._news.notify_all()
+        return True
+
+    def is_cancelled(self) -> bool:
+        """Whether somebody asked the attempt to stop; looked up without waiting."""
+        if self._cancelled != self._number and self._reading.acquire(blocking=False):
+            try:
+                while select.select([self._sock], [], [], 0)[0]:
+                    if not self._read():
+                        return True  # the supervisor is gone, and so shall we be
+            finally:
+                self._reading.release()
+        return self._cancelled == self._number
+
+    def ask(self, verb: str, args: list[Any]) -> Any:
+        """Have the supervisor do something on the server; wait for what comes of it."""
+        self._check_process("a call of a Hive")
+        with self._news:
+            self._asked += 1
+            number = self._asked
+        self.send(json_frame(Kind.ASK, [number, verb, args]))
+        while number not in self._answers:
+            # Whoever reads hands out what it reads: the main thread between attempts, or one of us.
+            if self._reading.acquire(blocking=False):
+                try:
+                    if number not in self._answers and not self._read():
+                        os._exit(0)
+                finally:
+                    self._reading.release()
+            else:
+                with self._news:
+                    self._news.wait_for(lambda: number in self._answers, timeout=0.02)
+        # The supervisor is ours: it is the child that is not to be trusted.
+        answer = pickle.loads(self._answers.pop(number))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
