@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- exchange: settle what finished, renew what runs, sweep, promote, and lease up to n jobs, in one trip.
+-- exchange: renew what runs, settle what finished, sweep, promote, and lease up to n jobs, in one trip.
 -- ARGV: request, is there a fail lane, n, lease ms, by hand (born started), number of settles, then
 --   per settle: id, token, outcome (done again fail release cancelled), kind, delay ms, ttl ms (-1 for ever,
 --     -2 as the queue is set; what the job's own options say comes first), body,
@@ -259,14 +259,15 @@ if born == STARTED then
   for i = first_renewal, #ARGV, PER_RENEWAL do lapse(ARGV[i]) end
 end
 
+-- Renewals first: the last progress of an attempt comes with its end, and is kept with it.
 local settled, renewed = {}, {}
+for i = first_renewal, #ARGV, PER_RENEWAL do
+  renewed[#renewed + 1] = renew(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
+end
 local together = settle_together()
 for i = 7, first_renewal - 1, PER_SETTLE do
   settled[#settled + 1] = together[i] or settle(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3],
     tonumber(ARGV[i + 4]), tonumber(ARGV[i + 5]), ARGV[i + 6], ARGV[i + 7])
-end
-for i = first_renewal, #ARGV, PER_RENEWAL do
-  renewed[#renewed + 1] = renew(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
 end
 local leases = replay()
 if not leases then

@@ -30,6 +30,8 @@ class Line:
     held: dict[str, Attempt] = field(default_factory=dict)
     """By token: every lease we have and have not settled."""
     settles: deque[Settle] = field(default_factory=deque)
+    last_words: list[Renewal] = field(default_factory=list)
+    """Progress that came with the end of its attempt: it goes with the settle."""
     hungry: bool = True
     """There may be jobs to be had."""
     due_at: float | None = None
@@ -92,8 +94,7 @@ class Line:
 
     def renewals(self, now: float) -> list[Renewal]:
         """All leases held if a beat is due, else those with news: begun, or further than they were."""
-        if not self.held:
-            return []
+        last_words, self.last_words = self.last_words, []
         if now >= self.beat_at:
             chosen = list(self.held.values())
         else:
@@ -103,7 +104,14 @@ class Line:
                 if one.has_news
                 or (not one.reported and one.started is not None and now >= one.started + STARTED_AFTER)
             ]
-        return [_renewal(one) for one in chosen]
+        return [*last_words, *map(_renewal, chosen)]
+
+    def end(self, attempt: Attempt, settle: Settle | None) -> None:
+        """An attempt is over; owe its settle, if it is still ours to settle."""
+        if self.held.pop(attempt.job.token, None) is not None and settle is not None:
+            self.settles.append(settle)
+            if attempt.has_news:
+                self.last_words.append(_renewal(attempt))
 
     def owed(self) -> list[Settle]:
         """What the next exchange is to settle; stays owed until it was answered."""

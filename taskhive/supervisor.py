@@ -328,8 +328,7 @@ class Supervisor:
             if not isinstance(outcome, Ended):
                 line.measure(outcome.costs.wall)
             result = verdict(outcome, self._rng, wall)
-            if line.held.pop(attempt.job.token, None) is not None and result.settle is not None:
-                line.settles.append(result.settle)
+            line.end(attempt, result.settle)
             if result.event:
                 self.log.event(result.event, result.level, **result.facts)
         for queue in queues:

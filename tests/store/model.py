@@ -116,8 +116,8 @@ class Queue(Store):
         offers: list[Settle | Renewal] = [*settles, *renewals]
         for one in offers if by_hand else ():
             self.lapse(one.id)
-        settled = [self.settle(one) for one in settles]
         renewed = [self.renew(one, length) for one in renewals]
+        settled = [self.settle(one) for one in settles]
         last, leased = self.handed_out.get(worker, ("", []))
         if last == request:
             self.effects["replayed"] += 1
