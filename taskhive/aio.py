@@ -21,6 +21,7 @@ from taskhive.errors import NotDurable, PartialDispatch
 from taskhive.handlers import AsyncHandler, AsyncRegisters
 from taskhive.handles import BoundBase, HiveBase, JobBase, LeaseBase, QueueBase, bound_jobs
 from taskhive.jobs import JobInfo, JobState, Page, QueueStats
+from taskhive.locks import AsyncLock
 from taskhive.options import PLAIN
 from taskhive.waiting import Waited
 
@@ -68,6 +69,10 @@ class AsyncHive(HiveBase):
     def job(self, queue: str, id: str) -> AsyncJob[Any]:
         """The newest run of an id, whoever dispatched it."""
         return AsyncJob(self, units.queue_name(queue), units.job_id(id), None, False)
+
+    def lock(self, name: str, ttl: float = 10.0) -> AsyncLock:
+        """A lock that programs share; not taken yet. It lapses `ttl` seconds after its holder died."""
+        return AsyncLock(self, name, ttl)
 
     async def queues(self) -> list[str]:
         """The names of all queues that were dispatched to, in order."""

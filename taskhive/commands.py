@@ -307,6 +307,44 @@ class Commands:
         )
         return done.renewed[0]
 
+    # Locks
+
+    def lock(self, name: str, token: str, length_ms: int, wait: float | None) -> Flow[float | None]:
+        """Take a lock; the moment it was asked for, on our clock, or None if it did not come free."""
+        clock = self.session.clock
+        deadline = None if wait is None else clock() + wait
+        keys = self.keys(name)
+        listening = False
+        while True:
+            asked = clock()
+            is_ours, lapses_ms = yield from self._lock(name, b"take", token, length_ms)
+            if is_ours:
+                return asked
+            left = None if deadline is None else deadline - clock()
+            if left is not None and left <= 0:
+                return None
+            if not listening:
+                # And looked at once more: what was given back before this rang for nobody.
+                yield from self.session.listen(keys.tag, f"{keys.name('lock')}:bell")
+                listening = True
+                continue
+            waits = [seconds for seconds in (left, lapses_ms / 1000, DEAF_FOR) if seconds is not None]
+            listening = not isinstance((yield AwaitMessage(max(0.0, min(waits)) + 0.001)), Trouble)
+
+    def keep_lock(self, name: str, token: str, length_ms: int) -> Flow[bool]:
+        """Renew a lock; False if it is not the token's any more."""
+        return (yield from self._lock(name, b"keep", token, length_ms))[0]
+
+    def unlock(self, name: str, token: str) -> Flow[bool]:
+        """Give a lock back; False if it was not the token's any more."""
+        return (yield from self._lock(name, b"free", token, 1))[0]
+
+    def _lock(self, name: str, what: bytes, token: str, length_ms: int) -> Flow[tuple[bool, int]]:
+        _, is_ours, lapses_ms = yield from self._call(
+            name, "lock", what, token.encode(), b"%d" % length_ms
+        )
+        return is_ours == 1, lapses_ms
+
     # One job
 
     def look(self, queue: str, job_id: str) -> Flow[records.Look]:

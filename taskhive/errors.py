@@ -8,6 +8,7 @@
     ├── QueueFull               nothing was dispatched: depth cap or server memory
     ├── PartialDispatch         a bulk dispatch stopped midway
     ├── NotDurable              dispatched, but disk or replicas did not confirm in time
+    ├── LockLost                the lock is not ours any more: it lapsed
     ├── LeaseLost               the lease is not ours any more: lapsed, taken over, settled
     ├── JobActive               refused while the job runs
     ├── PermanentError          raised by a handler: no retry will help
@@ -120,6 +121,14 @@ class LeaseLost(TaskHiveError):
         self.queue = queue
         self.job_id = job_id
         self.token = token
+
+
+class LockLost(TaskHiveError):
+    """The lock is not ours any more: somebody else may hold it."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"lock {name!r} is lost: {why}")
+        self.name = name
 
 
 class JobActive(TaskHiveError):

@@ -20,6 +20,7 @@ from taskhive.handlers import Handler, Registers
 from taskhive.handles import BoundBase, HiveBase, JobBase, LeaseBase, QueueBase, bound_jobs
 from taskhive.jobs import JobInfo, JobState, Page, QueueStats
 from taskhive.listener import Listener
+from taskhive.locks import Lock
 from taskhive.options import PLAIN
 from taskhive.waiting import Waited
 
@@ -69,6 +70,10 @@ class Hive(HiveBase):
     def job(self, queue: str, id: str) -> Job[Any]:
         """The newest run of an id, whoever dispatched it."""
         return Job(self, units.queue_name(queue), units.job_id(id), None, False)
+
+    def lock(self, name: str, ttl: float = 10.0) -> Lock:
+        """A lock that programs share; not taken yet. It lapses `ttl` seconds after its holder died."""
+        return Lock(self, name, ttl)
 
     def queues(self) -> list[str]:
         """The names of all queues that were dispatched to, in order."""

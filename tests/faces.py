@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from taskhive import AsyncHive, aio
+from taskhive.locks import AsyncLock
 
 _WRAPPED = (
     AsyncHive,
@@ -21,6 +22,7 @@ _WRAPPED = (
     aio.AsyncLease,
     aio.AsyncBoundCall,
     aio.AsyncDeadLetters,
+    AsyncLock,
 )
 
 

@@ -17,6 +17,7 @@ from taskhive import (
     Hive,
     JobActive,
     LeaseLost,
+    LockLost,
     NotDurable,
     NotEncodable,
     PartialDispatch,
@@ -25,6 +26,7 @@ from taskhive import (
     aio,
 )
 from taskhive import hive as blocking
+from taskhive.locks import AsyncLock, Lock
 from tests.faces import Face, Loop
 from tests.servers import Server, until
 
@@ -69,6 +71,7 @@ PAIRS = [
     (blocking.Lease, aio.AsyncLease),
     (blocking.BoundCall, aio.AsyncBoundCall),
     (blocking.DeadLetters, aio.AsyncDeadLetters),
+    (Lock, AsyncLock),
 ]
 
 
@@ -526,6 +529,61 @@ def test_dead_letters_are_listed_tried_again_and_dropped(q: Any, h: Any) -> None
     q.lease().fail("again", permanent=True)
     assert q.dead.purge(older_than=600) == 0
     assert q.dead.purge() == 1
+
+
+# Locks
+
+
+def test_a_lock_has_one_holder_and_only_it_gives_it_back(make: Make) -> None:
+    here, there = make(), make()
+    with here.lock("report", ttl=30) as lock:
+        assert lock.held
+        other = there.lock("report", ttl=30)
+        assert not other.acquire(wait=0)
+        assert not other.acquire(wait=0.02)
+        with pytest.raises(LockLost, match="not held through this object"):
+            other.release()
+        with pytest.raises(ConfigurationError, match="Release it"):
+            lock.acquire()
+        with there.lock("another"):
+            assert lock.held
+    assert not lock.held
+    assert other.acquire(wait=0)
+    other.release()
+
+
+def test_whoever_waits_for_a_lock_gets_it_the_moment_it_is_given_back(make: Make) -> None:
+    here, there = make().lock("l", ttl=600), make().lock("l", ttl=600)
+    got: list[bool] = []
+    assert here.acquire()
+    thread = threading.Thread(target=lambda: got.append(there.acquire(wait=60)))
+    thread.start()
+    here.release()
+    thread.join(20)  # it would wait for ten minutes if it only waited for the lock to lapse
+    assert got == [True]
+    there.release()
+
+
+def test_a_lock_is_renewed_while_it_is_held_and_lapses_with_its_holder(
+    make: Make, server: Server, prefix: str
+) -> None:
+    key = f"{prefix}:{{l}}:lock"
+    lock = make().lock("l", ttl=0.3)
+    lock.acquire()
+    with server.client() as admin:
+        admin.pexpire(key, 60_000)
+        until(lambda: admin.pttl(key) <= 300, "it is renewed")
+        assert lock.held
+        admin.delete(key)  # as if its program had been away for too long
+        with make().lock("l"), pytest.raises(LockLost, match="lapsed"):
+            lock.release()
+
+
+def test_a_lock_is_given_back_when_its_block_fails(h: Any) -> None:
+    with pytest.raises(ZeroDivisionError), h.lock("l"):
+        1 / 0  # noqa: B018
+    with h.lock("l") as lock:
+        assert lock.held
 
 
 def test_ping_and_settings(h: Any, prefix: str) -> None:

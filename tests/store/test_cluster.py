@@ -89,6 +89,8 @@ def use_every_script(hive: Hive) -> None:
     for state in ("ready", "delayed", "failed", "succeeded", "cancelled"):
         q.purge(state)
         lane.purge(state)
+    with hive.lock("report", ttl=30):
+        pass
     assert "q" in hive.queues()
     hive.queue("q").destroy()
 

@@ -24,6 +24,7 @@ CALLS: dict[str, Callable[[Hive], object]] = {
     "remove": lambda hive: hive.job("q", "none").delete(),
     "revive": lambda hive: hive.queue("q").dead.retry("J"),
     "stats": lambda hive: hive.queue("q").stats(),
+    "lock": lambda hive: hive.lock("q", ttl=600).acquire(wait=0),
     "sweep": lambda hive: hive.queue("q").sweep(),
 }
 

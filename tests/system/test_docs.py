@@ -236,7 +236,8 @@ def test_the_table_of_limits_says_what_the_code_says() -> None:
     code = "\n".join(
         path.read_text()
         for folder in (scripts.lua_directory(), ROOT / "taskhive")
-        for path in folder.rglob("*.[lp][uy]*")
+        for path in folder.rglob("*")
+        if path.suffix in (".lua", ".py")
     )
     assigned: dict[str, set[str]] = {}
     for names, values in re.findall(r"^(?:local )?([A-Z_]+(?:, [A-Z_]+)*) = (.+)$", code, re.M):
