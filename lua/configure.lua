@@ -6,7 +6,7 @@
 --- include meta
 
 local KNOWN = {paused = true, depth = true, max_stalls = true, min_backoff = true, max_backoff = true,
-  result_ttl = true, failure_ttl = true, config = true, events = true}
+  result_ttl = true, failure_ttl = true, config = true, events = true, limit = true}
 for i = 2, #ARGV, 2 do
   if not KNOWN[ARGV[i]] or not ARGV[i + 1] then return redis.error_reply('BADARG no such setting: ' .. ARGV[i]) end
   local number = tonumber(ARGV[i + 1])

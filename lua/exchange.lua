@@ -24,6 +24,7 @@ local HAS_LANE = ARGV[2] == '1'
 --- include finish
 --- include again
 --- include sweep
+--- include room
 
 local MAX_SETTLES, MAX_RENEWALS, MAX_LEASES = 256, 1024, 128
 local MAX_PROGRESS, MAX_NOTE = 4096, 32768
@@ -248,6 +249,8 @@ local function settle_together()
   return answers
 end
 
+local was_full = room() == 0
+
 -- By hand a lapse is final at once, whether or not anybody has swept since: whoever comes late must not
 -- learn by chance. A worker's late result is let through while nobody else has begun the job.
 local function lapse(id)
@@ -276,8 +279,10 @@ if not leases then
   promote(now, PROMOTED)
   trim(now, 2 * settles + 100)
   leases = {}
-  if want > 0 and meta.paused ~= '1' then leases = take(want) end
+  local most = math.min(want, room())
+  if most > 0 and meta.paused ~= '1' then leases = take(most) end
 end
+ring_if_freed(was_full)
 keep_memory(now)
 commit()
 publish(string.match(K.request, ':request:(.*)$'))

@@ -17,9 +17,11 @@ local HAS_LANE = ARGV[2] == '1'
 --- include finish
 --- include again
 --- include sweep
+--- include room
 
 local now, refusal = begin()
 if refusal then return refusal end
+local was_full = room() == 0
 local ids, gone = sweep(now, 100), {}
 for _, id in ipairs(ids) do
   if redis.call('HEXISTS', K.leases, id) == 0 then gone[#gone + 1] = id end
@@ -27,6 +29,7 @@ end
 expire(now, 100)
 promote(now, 500)
 trim(now, 500)
+ring_if_freed(was_full)
 keep_memory(now)
 commit()
 publish()

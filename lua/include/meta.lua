@@ -1,7 +1,7 @@
 -- The queue's one hash of counters and settings: read in one call, changed in one call by `commit`.
 local FIELDS = {'v', 'now', 'lease', 'gap_end', 'epoch', 'paused', 'depth', 'seq', 'token', 'created',
   'succeeded', 'failed', 'cancelled', 'merged', 'anomalies', 'stale', 'dups', 'swept', 'revived',
-  'events'}
+  'events', 'limit'}
 local meta, changed = {}, {}
 
 local function note(field, value)

@@ -188,6 +188,10 @@ class Queue(Store):
 
     def take(self, request: str, want: int, length: int, by_hand: bool) -> list[tuple[str, str]]:
         leased = []
+        if "limit" in self.settings:
+            room = max(int(self.settings["limit"]) - len(self.active()), 0)
+            self.effects["held by the limit"] += room < min(want, len(self.ready()))
+            want = min(want, room)
         popped = self.ready()[:want]
         for id in popped:
             entry = self.entries[id]

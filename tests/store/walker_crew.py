@@ -54,6 +54,7 @@ SETTINGS = {
     "min_backoff": ("100", "1500", ""),
     "max_backoff": ("1000", "3000", ""),
     "result_ttl": ("0", "700", "-1", ""),
+    "limit": ("1", "1", "2", "0", ""),
     "events": ("0", "", ""),
     "failure_ttl": ("0", "700", "90000", "-1", ""),
 }
@@ -336,7 +337,7 @@ class Crew:
         self.send(Purge(queue, self.call(), state, age, 0, limit, skip))
 
     def configure(self) -> None:
-        name = self.rng.choice(sorted(SETTINGS))
+        name = self.rng.choice((*sorted(SETTINGS), "limit", "limit", "limit"))
         value = self.rng.choice(SETTINGS[name])
         self.send(Configure(self.queue(), self.call(), ((name, value),)))
 
@@ -375,7 +376,7 @@ class Crew:
 
     def drain_once(self, queue: str) -> None:
         self.walker.advance(20_000)
-        off = (("paused", ""), ("depth", ""))
+        off = (("paused", ""), ("depth", ""), ("limit", ""))
         self.walker.do(Configure(queue, self.call(), off))
         op = Exchange(queue, self.call(), "w1", 128, 60_000)
         rows = self.walker.do(op)[2]
