@@ -118,13 +118,11 @@ local function moved(current, spec, at)
   return current
 end
 
-local function reset(ext) ext.r, ext.t, ext.s, ext.c, ext.d = nil, nil, nil, nil, nil end
-
 local function update_waiting(id, payload, spec, old, created, ext)
   local before_time, before_priority = run_at(created, ext), priority(ext)
   if spec.ud then old = payload end
   if spec.uo then take_options(ext, spec) end
-  if spec.rs then reset(ext) end
+  if spec.rs then reset_counts(ext) end
   local at = moved(before_time, spec, wanted_time(spec))
   ext.u = at ~= created and at or nil
   ext.q = add_request(ext.q, spec.q)
@@ -162,7 +160,7 @@ local function block(id, payload, spec)
     if spec.join then return 'J' .. fmt(ext.g or 0) end
     if spec.ud then old = payload end
     if spec.uo then take_options(ext, spec) end
-    if spec.rs then reset(ext) end
+    if spec.rs then reset_counts(ext) end
     local moved_to = moved(run_at(created, ext), spec, at)
     ext.u = moved_to ~= created and moved_to or nil
     ext.q = add_request(ext.q, spec.q)

@@ -19,7 +19,7 @@ from taskhive.errors import (
 )
 from taskhive.events import Event, read_events
 from taskhive.ids import nonce
-from taskhive.jobs import AttemptInfo, Fetched, JobInfo, JobState, Page, Progress, QueueStats
+from taskhive.jobs import AttemptInfo, Fetched, JobInfo, JobState, LimitHits, Page, Progress, QueueStats
 from taskhive.keys import QueueKeys, queue_set
 from taskhive.retries import Counts
 from taskhive.session import Session
@@ -93,6 +93,11 @@ class Leased:
     def counts(self) -> Counts:
         """How often it was put back, by cause."""
         return records.counts(self.fields)
+
+    @property
+    def limit_hits(self) -> LimitHits:
+        """How often each limit was hit: the next attempt gets the next budget of that one only."""
+        return records.limit_hits(self.fields)
 
     @property
     def attempts(self) -> int:

@@ -73,6 +73,15 @@ class JobInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitHits:
+    """How often a job was put back for each of its limits, since its counters were last reset."""
+
+    timeout: int = 0
+    cpu: int = 0
+    memory: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptInfo:
     """One attempt that is over, as whoever ran it told of it."""
 

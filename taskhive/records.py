@@ -15,6 +15,7 @@ from taskhive.jobs import (
     Fetched,
     JobInfo,
     JobState,
+    LimitHits,
     Progress,
     QueueStats,
     Standing,
@@ -46,6 +47,11 @@ def _number(fields: dict[bytes, Any], name: bytes, default: int = 0) -> int:
 def counts(fields: dict[bytes, Any]) -> Counts:
     """The counters of a record."""
     return Counts(*(_number(fields, name) for name in (b"r", b"t", b"s", b"c")))
+
+
+def limit_hits(fields: dict[bytes, Any]) -> LimitHits:
+    """How often each limit was hit."""
+    return LimitHits(*(_number(fields, name) for name in (b"T", b"C", b"M")))
 
 
 def encode_error(type_name: str, message: str, traceback: str = "") -> bytes:

@@ -1,5 +1,7 @@
 -- How a run goes back to wait: counted by its kind, merged with a dispatch that was blocked by it.
 local COUNTER = {error = 'r', timeout = 't', cpu = 't', memory = 't', crash = 'c', stall = 's', lost = 'd'}
+-- Which limit it was: the next attempt may have more of what was too little, and no more of the rest.
+local HIT = {timeout = 'T', cpu = 'C', memory = 'M'}
 local MAX_ATTEMPTS, MAX_LOST = 100, 20
 
 local function clamp(x, lo, hi)
@@ -18,7 +20,7 @@ local function put_back(id, payload, created, ext, at, now, score)
     local np, _, nx = unpack_record(raw)
     if np then
       if nx.D then payload = np end
-      if nx.R then ext.r, ext.t, ext.s, ext.c, ext.d = nil, nil, nil, nil, nil end
+      if nx.R then reset_counts(ext) end
       if nx.O then
         if priority(nx) ~= priority(ext) then score = nil end
         ext.o, ext.p, ext.x, ext.m, ext.y, ext.f = nx.o, nx.p, nx.x, nx.m, nx.y, nx.f
@@ -46,5 +48,7 @@ local function count(ext, kind)
     ext.a = (ext.a or 0) + 1
   end
   ext[field] = (ext[field] or 0) + 1
+  local hit = HIT[kind]
+  if hit then ext[hit] = (ext[hit] or 0) + 1 end
   return true
 end

@@ -1,7 +1,7 @@
 -- A waiting or running job: one packed string. payload, created, then a table only if there is
 -- anything else to say, so that a plain job costs eleven bytes beside its payload.
 --   g generation · q recent dispatch requests · a attempts put back · r t s c d retries, timeouts,
---   stalls, crashes, lost deliveries · u run time · p priority · x expiry · o options (opaque)
+--   stalls, crashes, lost deliveries · T C M how many of the timeouts were of wall time, CPU, memory · u run time · p priority · x expiry · o options (opaque)
 --   m y f max_stalls, result_ttl, failure_ttl set for this job · e k last error and its kind
 --   A errors of the attempts before that one, as kind, error, kind, error ...: four of them, never sent with a lease
 --   in a failure job: i the job it speaks of · j the token that failed · z the kind · b the error ·
@@ -11,7 +11,7 @@
 --   failed one
 --   while blocked also: D has data · R resets counts · O has options · l h clamp of the run time
 local PRIORITY = 100
-local NUMBERS = {'g', 'a', 'r', 't', 's', 'c', 'd', 'u', 'p', 'x', 'm', 'y', 'f', 'l', 'h'}
+local NUMBERS = {'g', 'a', 'r', 't', 's', 'c', 'd', 'u', 'p', 'x', 'm', 'y', 'f', 'l', 'h', 'T', 'C', 'M'}
 local KEPT_ATTEMPTS = 5
 local TEXTS = {'q', 'o', 'e', 'k', 'i', 'j', 'z', 'b', 'n'}
 
@@ -50,6 +50,12 @@ local function shelve(ext)
     table.remove(all, 1)
   end
   ext.A, ext.e, ext.k = all, nil, nil
+end
+
+-- The counters begin anew; the total of attempts does not.
+local function reset_counts(ext)
+  ext.r, ext.t, ext.s, ext.c, ext.d = nil, nil, nil, nil, nil
+  ext.T, ext.C, ext.M = nil, nil, nil
 end
 
 local function priority(ext) return ext.p or PRIORITY end

@@ -38,6 +38,7 @@ DEFAULTS = {
     "result_ttl": 3_600_000,
     "failure_ttl": 604_800_000,
 }
+HIT = {"timeout": "T", "cpu": "C", "memory": "M"}
 MAX_ATTEMPTS, MAX_LOST = 100, 20
 SPAN, RESENT_WITHIN = 30_000, 60_000
 FOREVER = 2**53 - 1
@@ -296,5 +297,7 @@ class Store:
                 self.effects["attempts used up"] += 1
                 return False
             run.attempts += 1
-        run.counts[COUNTER[kind]] = run.counts.get(COUNTER[kind], 0) + 1
+        for name in (COUNTER[kind], HIT.get(kind)):
+            if name is not None:
+                run.counts[name] = run.counts.get(name, 0) + 1
         return True

@@ -250,7 +250,7 @@ def record(run: Run) -> dict[str, Any]:
         "g": run.generation,
         "q": tuple(run.requests),
         "a": run.attempts,
-        **{name: run.counts.get(name, 0) for name in "rtscd"},
+        **{name: run.counts.get(name, 0) for name in "rtscdTCM"},
         "o": run.options.text,
         "p": run.options.priority,
         "x": run.options.expires,

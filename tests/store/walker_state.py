@@ -117,7 +117,7 @@ def _text(name: str, value: Any) -> Any:
 def _filled(words: dict[str, Any]) -> dict[str, Any]:
     """Every field there is, with its default where the record is silent."""
     full: dict[str, Any] = dict.fromkeys("oxmyfekijzbn")
-    full |= dict.fromkeys("garstcd", 0) | {"u": words["created"], "p": 100}
+    full |= dict.fromkeys("garstcdTCM", 0) | {"u": words["created"], "p": 100}
     full |= {name: _text(name, value) for name, value in words.items()}
     full["q"] = tuple(full.get("q", "").split(",")[1:])
     past = full.get("A", [])
