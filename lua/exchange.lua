@@ -5,7 +5,8 @@
 --     -2 as the queue is set; what the job's own options say comes first), body,
 --     note ('', or JSON of at most 4 KiB that is not opened: what the attempt has cost; kept with the ended record);
 --   per renewal: id, token, started, progress ('' for no news; JSON of at most 4 KiB that is not opened).
--- Answers: {request, {OK DUP STALE per settle}, {1 kept, 2 kept but cancelled, 0 lost per renewal},
+-- Answers: {request, {OK DUP STALE per settle}, {per renewal 1 kept, 2 kept but cancelled, 3 kept and
+--   asked to stop, 0 lost},
 --   {leases}, ms until something is due here (-1: nothing), paused}.
 -- Safe to resend: settles are known by their token, renewals repeat, leases by the request.
 --- keys meta jobs next ready delayed blocked expiring active leases ended succeeded failed cancelled memory0 memory1 memory2 quarantine events fail_meta fail_jobs fail_ready fail_expiring fail_events request
@@ -107,7 +108,7 @@ end
 local function renew(id, token, started, progress)
   local lease = get_lease(id)
   if not lease or lease.token ~= token then return 0 end
-  local marks = bit.band(lease.marks, STARTED + CANCELLED)
+  local marks = bit.band(lease.marks, STARTED + CANCELLED + ASKED)
   if started == '1' then marks = bit.bor(marks, STARTED) end
   if progress == '' then progress = lease.progress else happened('progress', id, progress) end
   if marks ~= lease.marks or lease.length ~= length or progress ~= lease.progress then
@@ -115,7 +116,7 @@ local function renew(id, token, started, progress)
     put_lease(id, lease)
   end
   redis.call('ZADD', K.active, fmt(now + length), id)
-  return has(lease, CANCELLED) and 2 or 1
+  return has(lease, CANCELLED) and 2 or has(lease, ASKED) and 3 or 1
 end
 
 local function row(id, token, payload, created, ext)
@@ -279,8 +280,7 @@ if not leases then
   promote(now, PROMOTED)
   trim(now, 2 * settles + 100)
   leases = {}
-  local most = math.min(want, room())
-  if most > 0 and meta.paused ~= '1' then leases = take(most) end
+  if want > 0 and meta.paused ~= '1' then leases = take(math.min(want, room())) end
 end
 ring_if_freed(was_full)
 keep_memory(now)

@@ -306,7 +306,7 @@ class Commands:
         return done.settled[0]
 
     def renew(self, queue: str, renewal: Renewal, lease_ms: int) -> Flow[int]:
-        """Renew one lease: 1 kept, 2 kept but cancelled, 0 lost."""
+        """Renew one lease: 1 kept, 2 kept but cancelled, 3 kept and asked to stop, 0 lost."""
         done = yield from self.exchange(
             queue, lease_ms=lease_ms, worker=nonce(), by_hand=True, renewals=[renewal]
         )
@@ -388,9 +388,13 @@ class Commands:
             ]
         return found
 
-    def cancel(self, queue: str, job_id: str) -> Flow[bool]:
-        """Drop the waiting run, mark the running one."""
-        return bool((yield from self._call(queue, "cancel", job_id.encode()))[1] == 1)
+    def cancel(
+        self, queue: str, job_id: str, cooperative: bool = False, grace: float = 0.0
+    ) -> Flow[bool]:
+        """Drop the waiting run; mark the running one, to be killed after a grace, or ask it to stop."""
+        mode = b"ask" if cooperative else b"kill"
+        words = (job_id.encode(), mode, b"%d" % round(grace * 1000))
+        return bool((yield from self._call(queue, "cancel", *words))[1] == 1)
 
     def remove(self, queue: str, job_id: str) -> Flow[bool]:
         """Drop the record and result of a job that does not run."""

@@ -262,7 +262,7 @@ class LeaseBase(Generic[H]):
     def _renewed(self, answer: int) -> None:
         if answer == 0:
             raise self._lost()
-        self.cancelled = answer == 2
+        self.cancelled = answer >= 2
 
     def _answered(self, answer: str) -> None:
         if answer == "STALE":

@@ -1,6 +1,7 @@
 -- A lease: token, its length, when it was taken, marks, the place in `ready` it was taken from, and the last
 -- progress that was reported with a renewal, if any was.
-local STARTED, CANCELLED, EXTENDED = 1, 2, 4
+-- CANCELLED: however it is settled, it ends as cancelled. ASKED: it is to end by itself, and its settle stands.
+local STARTED, CANCELLED, EXTENDED, ASKED = 1, 2, 4, 8
 
 local function pack_lease(token, length, taken, marks, score, progress)
   if progress then return cmsgpack.pack(token, length, taken, marks, score, progress) end

@@ -184,7 +184,7 @@ class Queue(Store):
             self.effects["progress"] += 1
             self.happened("progress", renewal.id)
             lease.progress = renewal.progress
-        return 2 if lease.cancelled else 1
+        return 2 if lease.cancelled else 3 if lease.asked else 1
 
     def take(self, request: str, want: int, length: int, by_hand: bool) -> list[tuple[str, str]]:
         leased = []
@@ -280,7 +280,7 @@ class Queue(Store):
 
     # By hand
 
-    def cancel(self, clock: int, id: str) -> int:
+    def cancel(self, clock: int, id: str, mode: str) -> int:
         self.begin(clock)
         entry = self.entries.get(id)
         if entry is None:
@@ -288,8 +288,11 @@ class Queue(Store):
         if entry.waiting is not None:
             self.end_waiting(id, "cancelled")
         if entry.lease is not None:
-            self.effects["marked"] += 1
-            entry.lease.cancelled = True
+            self.effects["marked" if mode == "kill" else "asked"] += 1
+            if mode == "kill":
+                entry.lease.cancelled = True
+            else:
+                entry.lease.asked = True
         return 1
 
     def drop_ended(self, id: str) -> None:

@@ -178,6 +178,7 @@ class Lease:
     place: int
     started: bool = False
     cancelled: bool = False
+    asked: bool = False
     extended: bool = False
     progress: bytes | None = None
 

@@ -9,7 +9,7 @@ from tests.store.model import Queue
 from tests.store.model_values import Lease, Run, Said, ended_record, moved, record
 from tests.store.walker_state import RawQueue
 
-STARTED, CANCELLED, EXTENDED = 1, 2, 4
+STARTED, CANCELLED, EXTENDED, ASKED = 1, 2, 4, 8
 PRIVATE = ("seq", "token", "epoch")
 """Counters whose values are the scripts' own affair: what they are for is compared instead."""
 
@@ -21,7 +21,8 @@ class Violation(AssertionError):
 
 
 def marks(lease: Lease) -> int:
-    return STARTED * lease.started + CANCELLED * lease.cancelled + EXTENDED * lease.extended
+    marks = STARTED * lease.started + CANCELLED * lease.cancelled + EXTENDED * lease.extended
+    return marks + ASKED * lease.asked
 
 
 def snapshot(model: Queue) -> dict[str, Any]:

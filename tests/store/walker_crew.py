@@ -315,7 +315,8 @@ class Crew:
 
     def cancel(self) -> None:
         queue = self.queue()
-        self.send(Cancel(queue, self.call(), self.some_id(queue)))
+        mode = "ask" if self.chance(30) else "kill"
+        self.send(Cancel(queue, self.call(), self.some_id(queue), mode))
 
     def remove(self) -> None:
         queue = self.queue()

@@ -107,12 +107,14 @@ class Exchange(Op):
 @dataclass(frozen=True)
 class Cancel(Op):
     id: str
+    mode: str = "kill"
+    grace: int = 0
 
     def args(self) -> list[bytes]:
-        return [self.id.encode()]
+        return [self.id.encode(), self.mode.encode(), b"%d" % self.grace]
 
     def expect(self, model: Queue, clock: int) -> Any:
-        return model.cancel(clock, self.id)
+        return model.cancel(clock, self.id, self.mode)
 
 
 @dataclass(frozen=True)
