@@ -29,6 +29,7 @@ from taskhive.mouth import Mouth
 from taskhive.output import Lines
 from taskhive.records import read_error
 from taskhive.retries import Counts
+from taskhive.threads import Threads
 from taskhive.wire import Kind, read_json
 
 # Frames of these files are ours, not the user's.
@@ -49,6 +50,7 @@ class Child:
         self._runner: asyncio.Runner | None = None
         self._peak = birth.open_peak()
         self._streams: list[Lines] = []
+        self._threads = Threads()
         self._spent = 0.0
 
     def run(self) -> None:
@@ -86,6 +88,7 @@ class Child:
             mouth.progress,
             mouth.is_cancelled,
         )
+        self._threads.grant(handler.options_given.weight)
         os.pwrite(self._peak, b"5", 0)
         started = time.perf_counter()
         encoding = False

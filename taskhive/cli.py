@@ -8,9 +8,14 @@ from typing import Any
 
 import click
 
-from taskhive import linux, units
+from taskhive import meter, units
 from taskhive.errors import ConfigurationError, HandlerError, ServerError
+from taskhive.gauge import Gauge
+from taskhive.governor import Bounds
+from taskhive.guard import Guard
 from taskhive.logs import Log
+from taskhive.machine import Machine
+from taskhive.regulator import MOST, Regulator, default_most
 from taskhive.supervisor import Supervisor
 from taskhive.worker_options import WorkerOptions
 from taskhive.world import RealWorld, check_reload
@@ -41,7 +46,15 @@ def main() -> None:
 @main.command(context_settings={"auto_envvar_prefix": "TASKHIVE"})
 @click.argument("files", nargs=-1, required=True)
 @click.option("--url", help="Server; else the Hive's own, TASKHIVE_URL, the embedded one.")
-@click.option("--concurrency", default="auto", show_default=True, help="Children: a number, or auto.")
+@click.option(
+    "--concurrency", default="auto", show_default=True, help="Jobs at once: a number, or auto."
+)
+@click.option("--min", "least", default=1, show_default=True, help="The least that auto may choose.")
+@click.option("--max", "most", type=int, help="The most that auto may choose; else 16 times the cores.")
+@click.option(
+    "--target-cpu", default=0.9, show_default=True, help="How much of the cores auto may fill."
+)
+@click.option("--memory", help='Of all running jobs together, such as "8GiB".')
 @click.option("--queue", help="Queue of a module with a bare handle(data, job).")
 @click.option("--grace", default=30.0, show_default=True, help="Seconds for running jobs at the end.")
 @click.option("--lease", default=15.0, show_default=True, help="Seconds a job is ours without renewal.")
@@ -52,6 +65,10 @@ def run(
     files: tuple[str, ...],
     url: str | None,
     concurrency: str,
+    least: int,
+    most: int | None,
+    target_cpu: float,
+    memory: str | None,
     queue: str | None,
     grace: float,
     lease: float,
@@ -63,19 +80,21 @@ def run(
     log = Log(as_json=log_format == "json")
     try:
         check_reload(reload)
-        children, why = _concurrency(concurrency)
         options = WorkerOptions(
             files=files,
             url=url,
-            concurrency=children,
-            why=why,
+            concurrency=_concurrency(concurrency),
+            least=units.whole(least, "--min", least=1, most=MOST),
+            most=None if most is None else units.whole(most, "--max", least=1, most=MOST),
+            target_cpu=_target(target_cpu),
+            memory=None if memory is None else units.size(memory, "--memory"),
             queue=queue,
             grace=units.seconds(grace, "--grace"),
             lease=units.seconds(lease, "--lease", least=1.0),
             reload=reload,
             name=name,
         )
-        code = asyncio.run(Supervisor(options, log, RealWorld()).run())
+        code = asyncio.run(_worker(options, log).run())
     except (ConfigurationError, HandlerError) as error:
         _fail(str(error), USAGE)
     except ServerError as error:
@@ -85,13 +104,37 @@ def run(
     sys.exit(code)
 
 
-def _concurrency(text: str) -> tuple[int, str]:
-    """How many children, and why."""
+def _worker(options: WorkerOptions, log: Log) -> Supervisor:
+    """A supervisor on this machine."""
+    machine = Machine()
+    gauge = Gauge(machine, meter.measure)
+    cores = gauge.grant.cores
+    most = options.most if options.most is not None else max(options.least, default_most(cores))
+    if options.least > most:
+        raise ConfigurationError(
+            "--min", f"{options.least} is above --max {most}", "Make it the smaller one of the two"
+        )
+    bounds = Bounds(least=options.least, most=most, target_cpu=options.target_cpu)
+    regulator = Regulator(gauge, bounds, log, options.concurrency)
+    guard = Guard(meter.measure, cores)
+    return Supervisor(options, log, RealWorld(), regulator=regulator, guard=guard)
+
+
+def _concurrency(text: str) -> int | None:
+    """How many jobs at once; None where the machine decides."""
     if text == "auto":
-        return linux.cores(), "as many as there are cores"
-    if not text.isdigit() or not 1 <= int(text) <= 1024:
-        raise ConfigurationError("--concurrency", f"{text!r} is no number", "Give 1 to 1024, or auto")
-    return int(text), "asked for"
+        return None
+    if not text.isdigit() or not 1 <= int(text) <= MOST:
+        raise ConfigurationError("--concurrency", f"{text!r} is no number", f"Give 1 to {MOST}, or auto")
+    return int(text)
+
+
+def _target(value: float) -> float:
+    if not 0 < value <= 1:
+        raise ConfigurationError(
+            "--target-cpu", f"{value} is no part of the cores", "Give a number above 0, at most 1"
+        )
+    return value
 
 
 def _fail(message: str, code: int) -> None:

@@ -103,7 +103,11 @@ class Exchanger:
         if want:
             line.hungry = False  # a bell from here on is news
             line.last_served = self._clock.monotonic()
-        got, first, last = await self._ask(want, settles, renewals)
+            line.asking = want
+        try:
+            got, first, last = await self._ask(want, settles, renewals)
+        finally:
+            line.asking = 0
         self._turned()
         for settle, answer in zip(settles, got.settled, strict=True):
             if answer == "STALE":

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from taskhive import limits
+from taskhive import limits, meter
 from taskhive.limits import Budget, Judgement, Watch
 from taskhive.meter import NOTHING, Shares, Tree
 
@@ -19,6 +19,8 @@ class Guard:
 
     measure: Callable[[int], Tree]
     cores: float
+    shares: Callable[[int], Shares] = meter.shares
+    """Counts page by page, and takes its time: for a thread."""
     _bases: dict[int, Tree] = field(default_factory=dict)
     _watches: dict[int, tuple[Budget, Watch]] = field(default_factory=dict)
 
@@ -67,6 +69,11 @@ class Guard:
         """The most that was seen of the attempt that runs there, above the zygote's part."""
         found = self._watches.get(number)
         return found[1].peak if found is not None else 0
+
+    def cpu(self, number: int) -> float:
+        """CPU seconds of the attempt that runs there, as far as they were seen."""
+        found = self._watches.get(number)
+        return found[1].cpu if found is not None else 0.0
 
     def base(self, number: int) -> int:
         """Resident bytes that a child had from the zygote."""

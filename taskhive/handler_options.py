@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from taskhive import units
 from taskhive.errors import ConfigurationError
-from taskhive.options import Duration
+from taskhive.options import Duration, Size
 from taskhive.retries import Limits
 
 ISOLATIONS = ("process", "fresh")
+LADDERS = {"timeout": "timeout", "cpu_timeout": "cpu", "memory": "memory"}
+"""Options that may name several values, and the verdict that leads from one to the next."""
+MAX_WEIGHT = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerOptions:
     """The defaults of every handler; what is given is checked when it is made."""
 
-    timeout: Duration | None = 60.0
+    timeout: Duration | Sequence[Duration] | None = 60.0
+    """Several: after an attempt that passed one, the next attempt gets the next."""
     soft_timeout: Duration | None = None
+    cpu_timeout: Duration | Sequence[Duration] | None = None
+    memory: Size | Sequence[Size] | None = None
     max_retries: int = 10
     max_timeouts: int = 3
     max_stalls: int = 3
@@ -30,15 +37,26 @@ class HandlerOptions:
     backoff: Callable[[int, BaseException], float] | None = None
     permanent: tuple[type[BaseException], ...] = ()
     isolation: Literal["process", "fresh"] = "process"
+    weight: float = 1.0
     priority: int = 100
+    max_concurrency: int | None = None
+    global_concurrency: int | None = None
     result_ttl: Duration | None = 3600.0
     failure_ttl: Duration | None = 7 * 86400.0
     max_jobs_per_child: int | None = None
+    max_memory_per_child: Size | None = None
 
     def __post_init__(self) -> None:
         checks: dict[str, Callable[[Any, str], Any]] = {
-            "timeout": _optional_seconds,
+            "timeout": _ladder(_limit_seconds),
             "soft_timeout": _optional_seconds,
+            "cpu_timeout": _ladder(_limit_seconds),
+            "memory": _ladder(units.size),
+            "weight": _weight,
+            "max_concurrency": _optional_count,
+            "global_concurrency": _optional_count,
+            "max_jobs_per_child": _optional_count,
+            "max_memory_per_child": _optional_size,
             "max_retries": units.whole,
             "max_timeouts": units.whole,
             "max_stalls": units.whole,
@@ -51,8 +69,6 @@ class HandlerOptions:
         for name, check in checks.items():
             object.__setattr__(self, name, check(getattr(self, name), name))
         units.whole(self.priority, "priority", most=255)
-        if self.max_jobs_per_child is not None:
-            units.whole(self.max_jobs_per_child, "max_jobs_per_child", least=1)
         _one_of("jitter", self.jitter, ("full", "none"))
         _one_of("isolation", self.isolation, ISOLATIONS)
         least: Any = self.min_backoff
@@ -85,6 +101,15 @@ class HandlerOptions:
         here = ("backoff", "permanent")
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in here}
 
+    def at(self, hits: Mapping[str, int]) -> HandlerOptions:
+        """With one value for each limit: of several the next after each time it was passed."""
+        changes = {}
+        for name, verdict in LADDERS.items():
+            steps = getattr(self, name)
+            if isinstance(steps, tuple):
+                changes[name] = steps[min(hits.get(verdict, 0), len(steps) - 1)]
+        return replace(self, **changes) if changes else self
+
     def limits(self) -> Limits:
         """How often a job may be put back, and how long it then waits."""
         return Limits(
@@ -96,6 +121,48 @@ class HandlerOptions:
             max_backoff=self.max_backoff,  # type: ignore[arg-type]
             jitter=self.jitter,
         )
+
+
+def _ladder(check: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+    """One value, None, or several that rise."""
+
+    def checked(value: Any, field: str) -> Any:
+        if value is None:
+            return None
+        if not isinstance(value, (list, tuple)):
+            return check(value, field)
+        steps = tuple(check(one, field) for one in value)
+        if not steps or any(a >= b for a, b in itertools.pairwise(steps)):
+            raise ConfigurationError(
+                field,
+                f"{value!r} does not rise",
+                "Give one value, or several of which each is larger than the one before",
+            )
+        return steps
+
+    return checked
+
+
+def _limit_seconds(value: Any, field: str) -> float:
+    return units.seconds(value, field, least=0.001)
+
+
+def _weight(value: Any, field: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= MAX_WEIGHT:
+        raise ConfigurationError(
+            field,
+            f"{value!r} is no share of the cores",
+            f"Give a number above 0, at most {MAX_WEIGHT}: 2 for two cores, 0.5 for half of one",
+        )
+    return float(value)
+
+
+def _optional_count(value: Any, field: str) -> int | None:
+    return None if value is None else units.whole(value, field, least=1)
+
+
+def _optional_size(value: Any, field: str) -> int | None:
+    return None if value is None else units.size(value, field)
 
 
 def _optional_seconds(value: Any, field: str) -> float | None:

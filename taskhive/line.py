@@ -11,6 +11,8 @@ from taskhive.handler_options import HandlerOptions
 from taskhive.options import read_stored
 from taskhive.records import text
 from taskhive.slot import Attempt
+from taskhive.tally import Tally
+from taskhive.verdicts import read_hits
 
 STARTED_AFTER = 1.0
 """An attempt that has run so long is reported as started at once, not at the next beat."""
@@ -40,25 +42,30 @@ class Line:
     poll_at: float = 0.0
     """When it is asked again though no bell was heard."""
     last_served: float = 0.0
-    mean: float | None = None
-    """Seconds an attempt takes, as measured lately."""
+    asking: int = 0
+    """Jobs that the exchange in flight asks for."""
+    tally: Tally = field(default_factory=Tally)
     is_served: bool = True
     """There is a handler for it: after a reload there may be none any more."""
+    _first: tuple[HandlerOptions, HandlerOptions] | None = None
 
     def attempt(self, job: Leased, trusted_until: float) -> Attempt:
         """Take a leased job into our hands."""
-        made = Attempt(job, self.queue, self.options, trusted_until=trusted_until)
+        made = Attempt(job, self.queue, self._plain(), trusted_until=trusted_until)
         if job.fields:
-            made.options = self.options_of(job)
+            made.hits = read_hits(job)
+            made.options = self.options_of(job).at(made.hits)
             made.strict = self._strict(job)
             counts = job.counts
             made.alone = bool(counts.crashes or counts.stalls)
         self.held[job.token] = made
         return made
 
-    def measure(self, wall: float) -> None:
-        """An attempt took so long."""
-        self.mean = wall if self.mean is None else 0.9 * self.mean + 0.1 * wall
+    def _plain(self) -> HandlerOptions:
+        """The options of a first attempt, with the first budget of each limit."""
+        if self._first is None or self._first[0] is not self.options:
+            self._first = (self.options, self.options.at({}))
+        return self._first[1]
 
     def options_of(self, job: Leased) -> HandlerOptions:
         """The handler's options, under those that were dispatched with the job."""

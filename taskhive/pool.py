@@ -10,11 +10,13 @@ import asyncio
 import signal
 import struct
 from collections import deque
-from typing import Any, Protocol
+from typing import Any, Protocol, assert_never
 
 from taskhive import frames, linux
 from taskhive.blackbox import BlackBox, exit_verdict
 from taskhive.clock import Clock
+from taskhive.guard import Guard
+from taskhive.limits import SHORTEST, Budget, Confirm, Judgement, LookAgain, Passed
 from taskhive.link import Frames
 from taskhive.logs import Log
 from taskhive.outcomes import Costs, Ended, Finished, Outcome, Raised
@@ -28,6 +30,11 @@ LEAVE_WITHIN = 5.0
 """How long a retired child may take to end by itself."""
 SILENT_WITHIN = 1.0
 """How long a child may live on after it closed its socket."""
+SPARE_FOR = 10.0
+"""How long a child that is not needed stays, in case it is again."""
+MOST_CHILDREN = 1024
+_HAIR = 1e-9
+"""Weights are fractions, and their sums are a little off."""
 
 
 class Host(Protocol):
@@ -49,12 +56,22 @@ class Host(Protocol):
         """A handler said how far it is."""
         ...
 
+    def explains(self, code: int) -> tuple[str, str] | None:
+        """A better verdict, with its message, for an exit that nobody ordered."""
+        ...
+
 
 class Pool:
     """A number of slots, and what waits for one."""
 
-    def __init__(self, size: int, clock: Clock, log: Log, host: Host) -> None:
-        self.size = size
+    def __init__(
+        self, size: int, clock: Clock, log: Log, host: Host, guard: Guard | None = None
+    ) -> None:
+        self.target = size
+        """How many slots may be busy, in weights; a heavier attempt runs when nothing else does."""
+        self.quick: frozenset[str] = frozenset()
+        """Queues whose attempts may use one slot above the target."""
+        self.guard = guard
         self.backlog: deque[Attempt] = deque()
         self.slots: dict[int, Slot] = {}
         self.batch: dict[str, int] = {}
@@ -83,12 +100,35 @@ class Pool:
         self.grow()
 
     def grow(self) -> None:
-        """Start children until there are as many as wanted."""
+        """Start children until there is one for each slot that may be busy."""
+        self._grow_to(self.target + bool(self.quick))
+
+    def _grow_to(self, size: int) -> None:
         if self._spawner is None or self._is_draining or self._clock.monotonic() < self._rests_until:
             return
         living = sum(slot.is_alive and not slot.retire for slot in self.slots.values())
-        for _ in range(self.size - living):
+        for _ in range(min(size, MOST_CHILDREN) - living):
             self._fork(self._spawner)
+
+    def aim(self, target: int, quick: frozenset[str]) -> bool:
+        """From now on so many slots may be busy; what runs is not disturbed. Whether that is news."""
+        if target == self.target and quick == self.quick:
+            return False
+        self.target, self.quick = target, quick
+        self._regrow()
+        return True
+
+    def shrink(self) -> None:
+        """Let children go that have not been needed for a while."""
+        now = self._clock.monotonic()
+        living = [slot for slot in self.slots.values() if slot.is_alive and not slot.retire]
+        spare = len(living) - self.target - bool(self.quick)
+        for slot in living:
+            if spare <= 0:
+                return
+            if slot.state is State.IDLE and now - slot.idle_since > SPARE_FOR:
+                self._retire(slot)
+                spare -= 1
 
     def _fork(self, spawner: Spawner) -> None:
         self._numbers += 1
@@ -114,6 +154,9 @@ class Pool:
         slot.pid = pid
         if slot.state is State.KILLING:
             slot.spawner.kill(pid)
+        elif slot.state is not State.STARTING:
+            # Its own word was faster than the zygote's.
+            self._ready(slot)
 
     def _failed_start(self, why: str) -> None:
         """Slower and slower: a child that cannot start will not start better at once."""
@@ -157,20 +200,33 @@ class Pool:
         """How many slots have something to do."""
         return sum(bool(slot.runs) for slot in self.slots.values())
 
-    def room(self, queue: str) -> int:
-        """How many more attempts of a queue could start, or wait a moment, right now."""
-        if self._alone is not None or any(one.alone for one in self.backlog):
-            return 0
+    @property
+    def load(self) -> float:
+        """Slots in use, in weights; with what waits for one."""
+        return self._load() + sum(
+            one.options.weight / self.batch.get(one.queue, 1) for one in self.backlog
+        )
+
+    def _load(self) -> float:
+        return sum(slot.weight for slot in self.slots.values() if slot.runs)
+
+    @property
+    def is_reserved(self) -> bool:
+        """Whether an attempt runs alone, or waits to."""
+        return self._alone is not None or any(one.alone for one in self.backlog)
+
+    def beside(self, queue: str) -> int:
+        """How many more very short attempts of a queue would go into the slots that it has."""
         batch = self.batch.get(queue, 1)
-        total = -len(self.backlog)
-        for slot in self.slots.values():
-            if slot.retire:
-                continue
-            if slot.state is State.IDLE:
-                total += batch
-            elif batch > 1 and slot.state is State.BUSY and slot.runs[0].queue == queue:
-                total += max(0, batch - len(slot.runs))
-        return max(0, total)
+        if batch == 1:
+            return 0
+        waiting = sum(one.queue == queue for one in self.backlog)
+        room = sum(
+            max(0, batch - len(slot.runs))
+            for slot in self.slots.values()
+            if slot.state is State.BUSY and not slot.retire and slot.runs[0].queue == queue
+        )
+        return max(0, room - waiting)
 
     def add(self, attempts: list[Attempt]) -> None:
         """Take attempts in; they start as soon as a slot is there."""
@@ -179,30 +235,58 @@ class Pool:
 
     def fill(self) -> None:
         """Hand out what waits, in order; what goes to one child goes in one piece."""
+        if not self.backlog:
+            return
         parts: dict[Slot, list[bytes]] = {}
+        load = self._load()
+        missing = 0
+        kept: deque[Attempt] = deque()
         while self.backlog:
-            attempt = self.backlog[0]
-            if self._alone is not None or (attempt.alone and self.busy):
+            attempt = self.backlog.popleft()
+            if self._alone is not None or (attempt.alone and load):
+                kept.append(attempt)
                 break
-            slot = self._choose(attempt)
+            # Behind one that must wait only the quick ones move: they have a slot of their own.
+            admitted = self._admits(attempt, load) and (not kept or attempt.queue in self.quick)
+            slot = self._choose(attempt, admitted) if admitted or not kept else None
             if slot is None:
-                break
-            self.backlog.popleft()
+                kept.append(attempt)
+                missing += admitted
+                if not self.quick:
+                    break
+                continue
+            if not slot.runs:
+                load += attempt.options.weight
             parts.setdefault(slot, []).append(self._assign(slot, attempt))
+        kept.extend(self.backlog)
+        self.backlog = kept
         for slot, pieces in parts.items():
             slot.link.send(b"".join(pieces))
+        if missing:
+            # Light ones are more than the target; there are no children for them yet.
+            starting = sum(slot.state is State.STARTING for slot in self.slots.values())
+            living = sum(slot.is_alive and not slot.retire for slot in self.slots.values())
+            self._grow_to(living - starting + missing)
 
-    def _choose(self, attempt: Attempt) -> Slot | None:
+    def _admits(self, attempt: Attempt, load: float) -> bool:
+        """Whether one more slot may be busy, with this."""
+        weight = attempt.options.weight
+        limit = self.target + (attempt.queue in self.quick and weight <= 1)
+        return load + weight <= limit + _HAIR or load <= 0
+
+    def _choose(self, attempt: Attempt, admitted: bool) -> Slot | None:
         """An idle slot; of a very short job also the busy one with the fewest like it."""
         if attempt.options.isolation == "fresh":
-            return self._choose_fresh()
+            return self._choose_fresh() if admitted else None
         batch = 1 if attempt.alone else self.batch.get(attempt.queue, 1)
         best, least = None, batch
         for slot in self.slots.values():
             if slot.retire:
                 continue
             if slot.state is State.IDLE:
-                return slot
+                if admitted:
+                    return slot
+                continue
             if batch > 1 and slot.state is State.BUSY and slot.runs[0].queue == attempt.queue:
                 waiting = len(slot.runs)
                 if waiting < least:
@@ -226,6 +310,7 @@ class Pool:
             self._alone = attempt
         if slot.state is State.IDLE:
             slot.on(Event.ASSIGNED)
+            slot.begins(attempt, self._clock.monotonic())
         slot.runs.append(attempt)
         if len(slot.runs) == 1:
             self._start(slot, attempt)
@@ -243,6 +328,7 @@ class Pool:
         if soft is not None:
             attempt.soft_at = now + soft
             self._watch(attempt.soft_at)
+        self._guard(slot, attempt, now)
         if attempt.verdict is not None:
             # Cancelled while it waited in the child's socket, from where nothing can be called back.
             self.condemn(slot, attempt.verdict, attempt.message)
@@ -253,6 +339,55 @@ class Pool:
             slot.link.send(data)
 
     # Limits
+
+    def _guard(self, slot: Slot, attempt: Attempt, now: float) -> None:
+        """Hold the tree of its child against its budget from now on."""
+        slot.look_at = None
+        options: Any = attempt.options
+        if (
+            self.guard is None
+            or not slot.pid
+            or (options.memory is None and options.cpu_timeout is None)
+        ):
+            return
+        budget = Budget(options.memory, options.cpu_timeout)
+        after = self.guard.began(slot.number, slot.pid, budget)
+        if after is not None:
+            slot.look_at = now + after
+            self._watch(slot.look_at)
+
+    def _measure(self, slot: Slot, now: float) -> None:
+        assert self.guard is not None
+        said = self.guard.look(slot.number, slot.pid, now)
+        if isinstance(said, Confirm):
+            # Meanwhile it is looked at as before: one process over the limit needs no confirmation.
+            slot.look_at = now + 10 * SHORTEST
+            asyncio.get_running_loop().create_task(self._confirm(slot, slot.head))
+        else:
+            self._judged(slot, said, now)
+
+    async def _confirm(self, slot: Slot, attempt: Attempt | None) -> None:
+        """Count page by page, in a thread: of a large tree that takes tenths of a second."""
+        assert self.guard is not None
+        loop = asyncio.get_running_loop()
+        shares = await loop.run_in_executor(None, self.guard.shares, slot.pid)
+        if slot.head is attempt and slot.state is State.BUSY:
+            now = self._clock.monotonic()
+            # With the zygote, everybody below it has its pages too.
+            said = self.guard.confirmed(slot.number, slot.pid, shares, now, len(self.slots))
+            self._judged(slot, said, now)
+
+    def _judged(self, slot: Slot, said: Judgement | None, now: float) -> None:
+        match said:
+            case None | Confirm():
+                slot.look_at = None
+            case LookAgain(after):
+                slot.look_at = now + after
+                self._watch(slot.look_at)
+            case Passed(verdict, message):
+                self.condemn(slot, verdict, message)
+            case _:
+                assert_never(said)
 
     def _watch(self, moment: float) -> None:
         if moment < self._timer_at:
@@ -276,7 +411,9 @@ class Pool:
             if head.soft_at is not None and now >= head.soft_at:
                 head.soft_at = None
                 slot.spawner.signal(slot.pid, linux.SOFT_SIGNAL)
-            for moment in (head.deadline, head.soft_at):
+            if slot.look_at is not None and now >= slot.look_at:
+                self._measure(slot, now)
+            for moment in (head.deadline, head.soft_at, slot.look_at):
                 if moment is not None:
                     self._watch(moment)
 
@@ -364,6 +501,8 @@ class Pool:
                 if slot.state is State.STARTING:
                     self._failed_starts = 0
                     slot.on(Event.READY)
+                    slot.idle_since = self._clock.monotonic()
+                    self._ready(slot)
             case Kind.OUTPUT:
                 number, line = frames.read_output(body)
                 head = slot.head
@@ -389,7 +528,9 @@ class Pool:
         over = frames.read_over(body)
         if head is None or head.number != over.number:
             raise BadFrame("the end of an attempt that does not run")
-        costs = Costs(over.wall, over.cpu, over.peak_memory)
+        # The zygote's part is nobody's.
+        base = self.guard.base(slot.number) if self.guard is not None else 0
+        costs = Costs(over.wall, over.cpu, max(0, over.peak_memory - base))
         outcome: Outcome
         if kind is Kind.FINISHED:
             outcome = Finished(head, over.rest, costs)
@@ -405,10 +546,16 @@ class Pool:
         limit = head.options.max_jobs_per_child
         if over.spent or head.options.isolation == "fresh" or (limit is not None and slot.done >= limit):
             slot.retire = True
+        if self.guard is not None:
+            self.guard.over(slot.number)
+            heaviest = head.options.max_memory_per_child
+            if heaviest is not None and self.guard.growth(slot.number, slot.pid) > heaviest:  # type: ignore[operator]
+                slot.retire = True
         if slot.runs:
             self._start(slot, slot.runs[0])
         else:
             slot.on(Event.EMPTIED)
+            slot.rests(self._clock.monotonic())
             if slot.retire:
                 self._leave(slot)
                 self.grow()
@@ -452,6 +599,13 @@ class Pool:
     def _autopsy(self, slot: Slot, head: Attempt, code: int, cpu: float, peak: int) -> Ended:
         wall = self._clock.monotonic() - (head.started or self._clock.monotonic())
         verdict, name = exit_verdict(code)
+        if head.verdict is None and (known := self._host.explains(code)) is not None:
+            verdict, head.message = known
+        if self.guard is not None:
+            # Of the whole tree, if that was watched.
+            peak = max(self.guard.peak(slot.number), peak - self.guard.base(slot.number), 0)
+            # Those below that were killed with it, nobody has reaped: their time is known from here.
+            cpu = max(cpu, self.guard.cpu(slot.number))
         box = BlackBox(
             head.verdict or verdict,
             name,
@@ -465,7 +619,16 @@ class Pool:
         )
         return Ended(head, box)
 
+    def _ready(self, slot: Slot) -> None:
+        """Both the child and the zygote have told of it: what it has now is the zygote's."""
+        if self.guard is not None and slot.pid:
+            self.guard.ready(slot.number, slot.pid)
+            if slot.head is not None:
+                self._guard(slot, slot.head, self._clock.monotonic())
+
     def _remove(self, slot: Slot) -> None:
+        if self.guard is not None:
+            self.guard.gone(slot.number)
         del self.slots[slot.number]
         slot.link.close()
 

@@ -76,6 +76,8 @@ class Attempt:
     has_news: bool = False
     """The server does not know this progress yet."""
     output: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+    hits: dict[str, int] = field(default_factory=dict)
+    """How often earlier attempts passed which limit."""
 
 
 @dataclass(slots=True, eq=False)
@@ -92,6 +94,16 @@ class Slot:
     done: int = 0
     retire: bool = False
     """Nothing new for it; it ends after what it has."""
+    handler: str = ""
+    """Whose attempts it runs, or ran last; with their weight."""
+    weight: float = 1.0
+    since: float | None = None
+    """Monotonic moment from which it has been busy; None while it is not."""
+    idle_since: float = 0.0
+    worked: float = 0.0
+    """Seconds it was busy before that."""
+    look_at: float | None = None
+    """When its tree is to be measured against the budget of what it runs."""
 
     def on(self, event: Event) -> None:
         """Go where the table says; a missing row is a bug that names itself."""
@@ -99,6 +111,18 @@ class Slot:
             self.state = NEXT[self.state, event]
         except KeyError:
             raise RuntimeError(f"slot {self.number}: {event} while {self.state}") from None
+
+    def begins(self, attempt: Attempt, now: float) -> None:
+        """It has something to do."""
+        self.handler, self.weight, self.since = attempt.queue, attempt.options.weight, now
+
+    def rests(self, now: float) -> None:
+        """It has nothing to do any more."""
+        self.worked, self.since, self.idle_since = self.worked_until(now), None, now
+
+    def worked_until(self, now: float) -> float:
+        """Seconds it was busy."""
+        return self.worked + (now - self.since if self.since is not None else 0.0)
 
     @property
     def head(self) -> Attempt | None:

@@ -9,19 +9,25 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import signal
 from typing import Any
 
 from taskhive import frames
 from taskhive.answers import Answers
 from taskhive.clock import Clock, SystemClock
+from taskhive.commands import MAX_LEASES, MAX_RENEWALS
 from taskhive.errors import HandlerError, RedisUnavailable, TaskHiveError
 from taskhive.exchanger import Exchanger
+from taskhive.gauge import Seen
+from taskhive.guard import Guard
 from taskhive.handler_options import HandlerOptions
 from taskhive.ids import nonce
+from taskhive.intake import QUICK, Bid, share
 from taskhive.line import ASKED, CANCELLED, LOST, Line
 from taskhive.logs import Log
 from taskhive.outcomes import Ended, Outcome
 from taskhive.pool import Pool
+from taskhive.regulator import INTERVAL, Regulator
 from taskhive.slot import Attempt, Slot
 from taskhive.spawner import Spawner
 from taskhive.verdicts import verdict
@@ -45,7 +51,13 @@ class Supervisor:
     """One worker."""
 
     def __init__(
-        self, options: WorkerOptions, log: Log, world: World, clock: Clock | None = None
+        self,
+        options: WorkerOptions,
+        log: Log,
+        world: World,
+        clock: Clock | None = None,
+        regulator: Regulator | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self.options = options
         self.log = log
@@ -54,7 +66,9 @@ class Supervisor:
         self.is_draining = False
         self._world = world
         self._clock = clock or SystemClock()
-        self.pool = Pool(options.concurrency, self._clock, log, self)
+        self._regulator = regulator
+        size = regulator.target if regulator is not None else options.concurrency or 1
+        self.pool = Pool(size, self._clock, log, self, guard)
         self._exchangers: dict[str, Exchanger] = {}
         self._serving: dict[str, asyncio.Task[None]] = {}
         self._spawner: Spawner | None = None
@@ -97,6 +111,8 @@ class Supervisor:
         self._take_up(spawner, catalog)
         self._say_started(catalog)
         self._spawn(self._pulse())
+        if self._regulator is not None:
+            self._spawn(self._regulate(self._regulator))
         self._listen()
         if self.options.reload:
             self._spawn(self._world.watch(catalog, self._reload))
@@ -213,7 +229,7 @@ class Supervisor:
             "worker.started",
             queues=",".join(sorted(self.lines)),
             server=self._world.where,
-            children=f"{self.options.concurrency} ({self.options.why})",
+            concurrency=self._regulator.reason if self._regulator is not None else self.pool.target,
             lease=self.options.lease,
             pid=os.getpid(),
         )
@@ -257,15 +273,48 @@ class Supervisor:
         """How many jobs to ask for: none while others come first or we are too slow as it is."""
         if self.is_draining or not line.is_served or self._clock.monotonic() < self._slow_until:
             return 0
-        room = self.pool.room(line.queue)
-        if room == 0:
+        if self.pool.is_reserved:
             return 0
-        rivals = [one for one in self.lines.values() if one is not line and one.hungry]
-        mine = (-line.options.priority, line.last_served)
-        before = [one for one in rivals if (-one.options.priority, one.last_served) < mine]
-        if before and room <= len(before):
-            return 0
-        return room if not rivals else max(1, room // (len(rivals) + 1))
+        bids = [self._bid(one) for one in self.lines.values() if one.hungry and one.is_served]
+        asked = sum(
+            -(-one.asking // self.pool.batch.get(one.queue, 1)) * one.options.weight
+            for one in self.lines.values()
+            if one.asking
+        )
+        load = self.pool.load + asked
+        target = self.pool.target
+        now = self._clock.monotonic()
+        shares = share(bids, target=target, busy=load, now=now, above_used=load > target)
+        return shares.get(line.queue, 0)
+
+    def _bid(self, line: Line) -> Bid:
+        held = len(line.held) + line.asking
+        options = line.options
+        return Bid(
+            queue=line.queue,
+            priority=options.priority,
+            most=min(MAX_LEASES, MAX_RENEWALS - held, self._fit(line)),
+            batch=self.pool.batch.get(line.queue, 1),
+            beside=self.pool.beside(line.queue),
+            weight=options.weight,
+            held=held,
+            max_concurrency=options.max_concurrency,
+            mean=line.tally.mean or 0.0,
+            p95=line.tally.p95,
+            last_served=line.last_served,
+        )
+
+    def _fit(self, line: Line) -> int:
+        """How many more attempts fit into the worker's memory, by what they took before."""
+        limit = self.options.memory
+        if limit is None:
+            return MAX_LEASES
+        counts = {queue: len(one.held) + one.asking for queue, one in self.lines.items()}
+        if not any(counts.values()):
+            return 1  # alone rather than never
+        used = sum(self.lines[queue].tally.peak * count for queue, count in counts.items())
+        peak = line.tally.peak or limit // max(1, self.pool.target)
+        return max(0, (limit - used) // peak)
 
     def leased(self, line: Line, attempts: list[Attempt]) -> None:
         """Start them as soon as there is room."""
@@ -325,8 +374,10 @@ class Supervisor:
             attempt = outcome.attempt
             line = self.lines[attempt.queue]
             queues.add(attempt.queue)
-            if not isinstance(outcome, Ended):
-                line.measure(outcome.costs.wall)
+            if isinstance(outcome, Ended):
+                line.tally.add(outcome.box.wall, outcome.box.peak_memory)
+            else:
+                line.tally.add(outcome.costs.wall, outcome.costs.peak_memory)
             result = verdict(outcome, self._rng, wall)
             line.end(attempt, result.settle)
             if result.event:
@@ -338,9 +389,10 @@ class Supervisor:
 
     @staticmethod
     def _batch(line: Line) -> int:
-        if line.mean is None or line.mean >= SHORT or line.options.isolation != "process":
+        mean = line.tally.mean
+        if mean is None or mean >= SHORT or line.options.isolation != "process":
             return 1
-        return min(MAX_BATCH, max(1, int(BATCH_SECONDS / max(line.mean, 1e-6))))
+        return min(MAX_BATCH, max(1, int(BATCH_SECONDS / max(mean, 1e-6))))
 
     def progressed(self, attempt: Attempt) -> None:
         """The next exchange tells the server."""
@@ -356,6 +408,38 @@ class Supervisor:
         """A handler wants something of the server."""
         assert self._answers is not None
         self._answers.asked(slot, number, verb, args)
+
+    # How much is done at once
+
+    async def _regulate(self, regulator: Regulator) -> None:
+        """Follow the machine."""
+        while True:
+            await asyncio.sleep(INTERVAL)
+            now = self._clock.monotonic()
+            slots = [slot for slot in self.pool.slots.values() if slot.pid]
+            guard = self.pool.guard
+            bases = [guard.base(slot.number) for slot in slots] if guard is not None else []
+            seen = [_seen(slot, now) for slot in slots]
+            quick = frozenset(q for q, line in self.lines.items() if self._is_quick(line))
+            regulator.look(seen, max(bases, default=0))
+            if self.pool.aim(regulator.target, quick):
+                self._wake_hungry()
+            self.pool.shrink()
+
+    @staticmethod
+    def _is_quick(line: Line) -> bool:
+        p95 = line.tally.p95
+        return p95 is not None and p95 < QUICK and line.options.weight <= 1
+
+    def explains(self, code: int) -> tuple[str, str] | None:
+        """The kernel kills for want of memory with the signal that anybody may send."""
+        if code != -int(signal.SIGKILL) or self._regulator is None:
+            return None
+        gauge = self._regulator.gauge
+        if not gauge.killed_by_kernel(self._clock.monotonic()):
+            return None
+        gauge.forgive()
+        return "oom-kill", "the kernel killed it because memory had run out"
 
     # The clock
 
@@ -426,6 +510,9 @@ class Supervisor:
         self._turn()
         if self._answers is not None:
             self._answers.forget(slot)
+        if self._regulator is not None and slot in self.pool.slots:
+            gone = _seen(self.pool.slots[slot], self._clock.monotonic())
+            self._regulator.gauge.left(gone, cpu)
         self.pool.exited(slot, code, cpu, peak)
 
     def lost(self, spawner: Spawner) -> None:
@@ -448,6 +535,10 @@ class Supervisor:
                 self.log.event("zygote.not_started", "error", why=error)
                 await asyncio.sleep(delay)
                 delay = min(30.0, delay * 2)
+
+
+def _seen(slot: Slot, now: float) -> Seen:
+    return Seen(slot.number, slot.pid, slot.handler, slot.weight, slot.worked_until(now))
 
 
 def _setting(ttl: float | None) -> str:
