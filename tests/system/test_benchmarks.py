@@ -1,0 +1,54 @@
+"""The measurements themselves: they run, and say what they found beside what was wanted."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import measure, store
+
+
+def test_the_quick_run_measures_everything_and_says_pass_or_miss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny = store.Scale(rounds=4, calls=5, exchanges=1, kept=200, deep=600, shallow=300)
+    monkeypatch.setattr(store, "QUICK", tiny)
+    file = tmp_path / "figures.json"
+    words = ["store", "--quick", "--server", "valkey", "--json", str(file)]
+    monkeypatch.setattr(sys, "argv", words)
+    assert store.main() == 0
+    said = capsys.readouterr().out
+    (rows,) = json.loads(file.read_text())["servers"].values()
+    with_target = [row for row in rows if row["target"]]
+    assert len(with_target) >= 7
+    for row in rows:
+        low, high = row["quartiles"]
+        assert low <= row["median"] <= high
+        assert row["what"] in said
+    assert said.count("pass") + said.count("MISS") == len(with_target)
+    for floor in ("<= 1.60", ">= 80,000", ">= 5.00", ">= 50,000", "<= 325", "<= 1.30"):
+        assert floor in said
+
+
+def test_a_missed_target_fails_a_run_that_is_asked_to_check(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = measure.Row("too slow", measure.Series((2.0, 3.0, 4.0)), measure.Target(1.0))
+    good = measure.Row("fast", measure.Series((9.0,)), measure.Target(1.0, at_least=True))
+    for part in ("dispatching", "exchanging", "deepening"):
+        monkeypatch.setattr(store, part, lambda *_: iter(()))
+    monkeypatch.setattr(store, "remembering", lambda *_: iter([slow, good]))
+    monkeypatch.setattr(sys, "argv", ["store", "--server", "valkey", "--check"])
+    assert store.main() == 1
+    assert "MISS" in capsys.readouterr().out
+    assert (slow.missed, good.missed) == (True, False)
+
+
+def test_a_ratio_is_taken_round_by_round() -> None:
+    """What slows both down in one round must not change it."""
+    got = measure.alternate({"one": iter([9.0, 1.0, 2.0, 30.0]).__next__, "two": lambda: 2.0}, 3)
+    assert got["one"].values == (1.0, 2.0, 30.0)
+    assert got["one"].by(got["two"]).median == 1.0
