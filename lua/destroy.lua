@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- destroy: drop a queue and its fail lane, whatever is in them; running attempts find their lease lost.
 -- ARGV: call id. Answers: {call id, waiting and running jobs dropped}.
---- keys meta jobs next ready delayed blocked expiring active leases ended succeeded failed cancelled memory0 memory1 memory2 quarantine events fail_meta fail_jobs fail_next fail_ready fail_delayed fail_blocked fail_expiring fail_active fail_leases fail_ended fail_succeeded fail_failed fail_cancelled fail_memory0 fail_memory1 fail_memory2 fail_quarantine fail_events
+--- keys meta jobs next ready delayed blocked expiring active leases ended succeeded failed cancelled memory0 memory1 memory2 quarantine events costs fail_meta fail_jobs fail_next fail_ready fail_delayed fail_blocked fail_expiring fail_active fail_leases fail_ended fail_succeeded fail_failed fail_cancelled fail_memory0 fail_memory1 fail_memory2 fail_quarantine fail_events fail_costs
 --- include clock
 
 local GONE_AFTER = '10000'

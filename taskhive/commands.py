@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from taskhive import codec, records
+from taskhive.costs import HandlerCosts, read_costs
 from taskhive.effects import AwaitMessage, Flow, Trouble
 from taskhive.errors import (
     ConfigurationError,
@@ -466,6 +467,16 @@ class Commands:
         start = f"({after}".encode() if after else b"-"
         words = (b"XRANGE", stream, start, b"+", b"COUNT", b"%d" % count)
         return read_events(queue, (yield from self.session.command(stream, *words)))
+
+    def account(self, queue: str, spent: Mapping[str, int]) -> Flow[bool]:
+        """Add what attempts have cost; False if this very call was counted before."""
+        words = [word for name, value in spent.items() for word in (name.encode(), b"%d" % value)]
+        return bool((yield from self._call(queue, "account", *words))[1] == 1)
+
+    def costs(self, queue: str) -> Flow[HandlerCosts]:
+        """What the attempts of a queue have cost so far."""
+        name = self.keys(queue).name("costs").encode()
+        return read_costs(queue, (yield from self.session.command(name, b"HGETALL", name)))
 
     def sweep(self, queue: str) -> Flow[list[str]]:
         """Do now what any exchange does in passing; the ids whose lease had lapsed."""

@@ -385,6 +385,17 @@ class Queue(Store):
             else:
                 self.settings.pop(name, None)
 
+    def account(self, clock: int, call: str, spent: Sequence[tuple[str, int]]) -> int:
+        self.begin(clock)
+        if self.recall(f"={call}") is not None:
+            self.effects["counted before"] += 1
+            return 0
+        self.remember(f"={call}", "1")
+        for name, value in spent:
+            before = self.costs.get(name, 0)
+            self.costs[name] = max(before, value) if name.endswith("_max") else before + value
+        return 1
+
     def fetch(self, clock: int, runs: Sequence[tuple[str, int | None]]) -> list[Any]:
         return [self.fetched(max(clock, self.now), *run) for run in runs]
 

@@ -62,6 +62,7 @@ class Store:
         self.handed_out: dict[str, tuple[str, list[tuple[str, str]]]] = {}
         self.settings: dict[str, str] = {}
         self.counters: Counter[str] = Counter()
+        self.costs: dict[str, int] = {}
         self.arrivals = 0
         self.generations = 0
         self.tokens = 0

@@ -49,6 +49,7 @@ def snapshot(model: Queue) -> dict[str, Any]:
         },
         "memory": {field: value for field, (_, value) in model.remembered().items()},
         "requests": dict(model.handed_out),
+        "costs": dict(model.costs),
     }
 
 
@@ -79,6 +80,7 @@ def differences(model: Queue, expected: dict[str, Any], raw: RawQueue, decode: D
         "blocked": raw.ids("blocked"),
         **{part: sets[part] for part in ("expiring", "active", "succeeded", "failed", "cancelled")},
         "memory": _memory(raw),
+        "costs": {name: int(value) for name, value in hashes["costs"].items()},
         "requests": {worker: decode("request", one) for worker, one in raw.requests.items()},
     }
     for part, wanted in expected.items():

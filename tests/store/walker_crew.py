@@ -10,6 +10,7 @@ from tests.store.model import Full, Queue
 from tests.store.model_values import Item, Renewal, Settle, Spec
 from tests.store.walker import WORKERS, Walker
 from tests.store.walker_ops import (
+    Account,
     Cancel,
     Configure,
     Dispatch,
@@ -43,6 +44,7 @@ MOVES = {
     "pause": 2,
     "stats": 1,
     "fetch": 2,
+    "account": 1,
     "flush": 1,
     "jump": 3,
     "die": 3,
@@ -349,6 +351,11 @@ class Crew:
 
     def stats(self) -> None:
         self.send(Stats(self.queue(), self.call()))
+
+    def account(self) -> None:
+        names = self.rng.sample(("n", "wall", "k_done", "k_stall", "w0", "w79", "m40", "wall_max"), 3)
+        spent = tuple((name, self.rng.randrange(100)) for name in names)
+        self.send(Account(self.queue(), self.call(), spent))
 
     def fetch(self) -> None:
         queue = self.queue()

@@ -192,6 +192,17 @@ class Configure(Op):
 
 
 @dataclass(frozen=True)
+class Account(Op):
+    spent: tuple[tuple[str, int], ...]
+
+    def args(self) -> list[bytes]:
+        return [word.encode() for name, value in self.spent for word in (name, str(value))]
+
+    def expect(self, model: Queue, clock: int) -> Any:
+        return model.account(clock, self.call, self.spent)
+
+
+@dataclass(frozen=True)
 class Fetch(Op):
     runs: tuple[tuple[str, int | None, int | None], ...]
     """Id, generation as the model counts it, and as the server does."""

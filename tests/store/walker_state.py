@@ -7,7 +7,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-HASHES = ("meta", "jobs", "next", "leases", "ended", "memory0", "memory1", "memory2", "quarantine")
+HASHES = (
+    "meta",
+    "jobs",
+    "next",
+    "leases",
+    "ended",
+    "memory0",
+    "memory1",
+    "memory2",
+    "quarantine",
+    "costs",
+)
 SETS = ("ready", "delayed", "blocked", "expiring", "active", "succeeded", "failed", "cancelled")
 
 DUMP = """#!lua flags=no-writes
