@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from taskhive import codec, records
+from taskhive import codec, records, units
 from taskhive.costs import HandlerCosts, read_costs
 from taskhive.effects import AwaitMessage, Flow, Trouble
 from taskhive.errors import (
@@ -21,7 +22,7 @@ from taskhive.errors import (
 from taskhive.events import Event, read_events
 from taskhive.ids import nonce
 from taskhive.jobs import AttemptInfo, Fetched, JobInfo, JobState, LimitHits, Page, Progress, QueueStats
-from taskhive.keys import QueueKeys, queue_set
+from taskhive.keys import QueueKeys, queue_set, worker_facts, worker_set
 from taskhive.retries import Counts
 from taskhive.session import Session
 
@@ -126,6 +127,7 @@ class Commands:
         self.session = session
         self.prefix = prefix
         self._queues = queue_set(prefix).encode()
+        self._workers = worker_set(prefix).encode()
         self._known: set[str] = set()
         self._keys: dict[str, QueueKeys] = {}
 
@@ -495,6 +497,39 @@ class Commands:
         """The names of all queues, in order."""
         names = yield from self.session.command(self._queues, b"SMEMBERS", self._queues)
         return sorted(records.text(name) for name in names)
+
+    # Workers: no script, since their keys lie in slots of their own; each command may be repeated
+
+    def announce(self, worker_id: str, facts: Mapping[str, Any], ttl: float) -> Flow[None]:
+        """Say that a worker is there, and what it does; it counts as gone after `ttl` seconds."""
+        name = worker_facts(self.prefix, units.job_id(worker_id)).encode()
+        words = json.dumps(dict(facts)).encode()
+        length = b"%d" % max(1, round(ttl * 1000))
+        yield from self.session.command(name, b"SET", name, words, b"PX", length)
+        # Each time: whoever found the facts lapsed has taken the id out.
+        yield from self.session.command(self._workers, b"SADD", self._workers, worker_id.encode())
+
+    def leave(self, worker_id: str) -> Flow[None]:
+        """Say that a worker is gone."""
+        name = worker_facts(self.prefix, units.job_id(worker_id)).encode()
+        yield from self.session.command(name, b"UNLINK", name)
+        yield from self.session.command(self._workers, b"SREM", self._workers, worker_id.encode())
+
+    def workers(self) -> Flow[list[dict[str, Any]]]:
+        """What each worker that is there says of itself, with its `id`; gone ones are forgotten."""
+        found = []
+        for member in sorted(
+            (yield from self.session.command(self._workers, b"SMEMBERS", self._workers))
+        ):
+            name = worker_facts(self.prefix, records.text(member)).encode()
+            words = yield from self.session.command(name, b"GET", name)
+            if words is None:
+                yield from self.session.command(self._workers, b"SREM", self._workers, member)
+                continue
+            facts = records.read_json(words)
+            if isinstance(facts, dict):
+                found.append({**facts, "id": records.text(member)})
+        return found
 
 
 def _fields(row: Any) -> dict[bytes, Any]:

@@ -82,6 +82,16 @@ class QueueKeys:
         return f"{self.name('meta')}:done"
 
 
+def worker_set(prefix: str) -> str:
+    """The set of all workers' ids; in a slot of its own."""
+    return f"{prefix}:workers"
+
+
+def worker_facts(prefix: str, worker_id: str) -> str:
+    """What one worker says of itself, for as long as it says so."""
+    return f"{prefix}:worker:{worker_id}"
+
+
 def queue_set(prefix: str) -> str:
     """The set of all queue names; in a slot of its own."""
     return f"{prefix}:queues"
