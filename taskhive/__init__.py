@@ -36,6 +36,7 @@ from taskhive.errors import (
     TaskHiveError,
     WouldDeadlock,
 )
+from taskhive.executor import Executor
 from taskhive.handler_options import HandlerOptions
 from taskhive.handlers import Handler
 from taskhive.hive import Hive, Job, Lease, Queue
@@ -44,6 +45,7 @@ from taskhive.jobs import JobInfo, JobState, QueueStats
 __all__ = [
     "AsyncHive",
     "ConfigurationError",
+    "Executor",
     "Handler",
     "HandlerError",
     "HandlerOptions",

@@ -166,7 +166,7 @@ class AsyncQueue(QueueBase[AsyncHive]):
     async def dispatch(self, *args: Any, **kwargs: Any) -> AsyncJob[Any]:
         """Write one job; returns once the server has it."""
         core, options = self._core, self._options
-        item = core.item(options, args, kwargs)
+        item = core.item(options, args, kwargs, self.name)
         flow = core.commands.dispatch(self.name, (item,), options.durable is True)
         try:
             return AsyncJob._of(self._hive, self.name, item, (await self._hive._run(flow))[0])

@@ -20,7 +20,7 @@ import traceback
 from collections import deque
 from typing import Any
 
-from taskhive import birth, codec, context, exceptions, frames, linux, relay
+from taskhive import birth, calls, codec, context, exceptions, frames, linux, relay
 from taskhive.context import CurrentJob, Failure
 from taskhive.errors import PayloadTooLarge, PermanentError, Retry, SoftTimeout
 from taskhive.handlers import Handler
@@ -94,7 +94,7 @@ class Child:
         encoding = False
         kind = Kind.FINISHED
         try:
-            args, kwargs = codec.decode_call(payload)
+            args, kwargs = calls.decode(handler, job_id, payload, extra)
             context.set_current(job)
             self._running = True
             try:
@@ -102,12 +102,12 @@ class Child:
             finally:
                 self._running = False
             encoding = True
-            data = codec.encode_result(result, limit=self._max_result)
+            data = calls.encode(handler, job_id, result, self._max_result)
         except BaseException as error:  # noqa: BLE001 -- whatever a handler raises is its outcome
             if os.getpid() != self._pid:
                 os._exit(1)
             kind = Kind.RAISED
-            data = self._raised(handler, error, attempt, encoding)
+            data = self._raised(handler, job_id, error, attempt, encoding)
             # Memory or stack ran out once; what is left of the process is not to be trusted.
             spent = isinstance(error, (MemoryError, RecursionError))
         else:
@@ -160,7 +160,12 @@ class Child:
             raise SoftTimeout("the soft limit has passed")
 
     def _raised(
-        self, handler: Handler[Any, Any, Any], error: BaseException, attempt: int, encoding: bool
+        self,
+        handler: Handler[Any, Any, Any],
+        job_id: str,
+        error: BaseException,
+        attempt: int,
+        encoding: bool,
     ) -> bytes:
         """An exception as JSON, whatever its methods do; nothing of it is trusted to be short."""
         kind, after, at = "error", None, None
@@ -182,7 +187,7 @@ class Child:
             "type": name[:200],
             "message": exceptions.guarded(lambda: str(error)),
             "traceback": exceptions.guarded(lambda: _traceback(error)),
-            "exception": exceptions.encode(error, _HIDDEN),
+            "exception": calls.encode_exception(handler, job_id, error, _HIDDEN),
         }
         return frames.raised(kind, after, at, json.dumps(record).encode())
 

@@ -44,7 +44,7 @@ def main() -> None:
 
 
 @main.command(context_settings={"auto_envvar_prefix": "TASKHIVE"})
-@click.argument("files", nargs=-1, required=True)
+@click.argument("files", nargs=-1)
 @click.option("--url", help="Server; else the Hive's own, TASKHIVE_URL, the embedded one.")
 @click.option(
     "--concurrency", default="auto", show_default=True, help="Jobs at once: a number, or auto."
@@ -55,7 +55,8 @@ def main() -> None:
     "--target-cpu", default=0.9, show_default=True, help="How much of the cores auto may fill."
 )
 @click.option("--memory", help='Of all running jobs together, such as "8GiB".')
-@click.option("--queue", help="Queue of a module with a bare handle(data, job).")
+@click.option("--queue", help="Queue of a module with a bare handle(data, job), or of --calls.")
+@click.option("--calls", is_flag=True, help="Serve an Executor, on the queue calls or on --queue.")
 @click.option("--grace", default=30.0, show_default=True, help="Seconds for running jobs at the end.")
 @click.option("--lease", default=15.0, show_default=True, help="Seconds a job is ours without renewal.")
 @click.option("--reload", is_flag=True, help="Take up changes of the project's files.")
@@ -70,6 +71,7 @@ def run(
     target_cpu: float,
     memory: str | None,
     queue: str | None,
+    calls: bool,
     grace: float,
     lease: float,
     reload: bool,
@@ -79,6 +81,10 @@ def run(
     """Run the handlers of FILES (handlers.py, pkg.module or pkg.module:hive)."""
     log = Log(as_json=log_format == "json")
     try:
+        if calls:
+            files = (*files, f"taskhive.called:{units.queue_name(queue or 'calls')}")
+        if not files:
+            raise ConfigurationError("FILES", "there is none", "Name a file of handlers, or say --calls")
         check_reload(reload)
         options = WorkerOptions(
             files=files,

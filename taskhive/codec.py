@@ -3,6 +3,7 @@
     j  a JSON array: the positional arguments; for a result: any JSON value
     k  a JSON array of two: positional arguments, keyword arguments
     r  the bytes themselves: one positional argument, or a result
+    p  a signed pickle, which is not opened here: see `signing`
 
 What JSON would change silently is refused (NaN, keys that are not strings, lone surrogates); tuples
 travel as arrays. Decoding is for hostile bytes: duplicate keys, constants, depth and digits are checked.
@@ -21,7 +22,7 @@ MAX_DEPTH = 100
 MAX_DIGITS = 1000
 MAX_PAYLOAD = 1024 * 1024
 MAX_RESULT = 1024 * 1024
-CODECS = ("json", "raw")
+CODECS = ("json", "raw", "pickle")
 
 _BIG = 10**MAX_DIGITS
 _INFINITE = (float("inf"), float("-inf"))
@@ -50,6 +51,10 @@ _encode = _encoder()
 
 class BadPayload(PayloadError):
     """Bytes that are no payload of ours: corrupted, forged, or of an unknown codec."""
+
+
+class Sealed(BadPayload):
+    """A signed pickle: it is opened where it is used, and nowhere else."""
 
 
 def encode_call(
@@ -102,6 +107,8 @@ def decode_call(data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if kind == b"r":
         return (body,), {}
     if kind not in (b"j", b"k"):
+        if kind == b"p":
+            raise Sealed("a signed pickle, in a queue whose handler takes data only")
         raise BadPayload(f"unknown codec {kind!r} in a payload")
     value = _parse(body)
     if kind == b"j" and isinstance(value, list):
@@ -119,6 +126,8 @@ def decode_result(data: bytes) -> Any:
     if kind == b"r":
         return body
     if kind != b"j":
+        if kind == b"p":
+            raise Sealed("a result that is a signed pickle")
         raise BadPayload(f"unknown codec {kind!r} in a result")
     return _parse(body)
 

@@ -296,6 +296,8 @@ class Commands:
             try:
                 codec.decode_call(job.payload)
                 return job
+            except codec.Sealed:
+                return job
             except codec.BadPayload as error:
                 # For good, with its reason: tried again it would be as unreadable.
                 body = records.encode_error("BadPayload", str(error))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import queue
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any, TypeVar
 
 from taskhive.errors import NoCurrentJob
@@ -32,6 +36,10 @@ class CurrentJob:
     _is_cancelled: Callable[[], bool] = field(default=lambda: False, repr=False)
     _next: float = 0.0
     _pending: tuple[float, float | None, Any] | None = None
+    _held: bool = False
+    _over: bool = False
+    _problem: Exception | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
     def retries(self) -> int:
@@ -60,13 +68,28 @@ class CurrentJob:
 
     def progress(self, done: float, total: float | None = None, note: Any = None) -> None:
         """Say how far it is; sent at most ten times a second, the last one always."""
-        now = time.monotonic()
-        if now < self._next:
-            self._pending = (done, total, note)
+        self._pending = (done, total, note)
+        if monotonic() < self._next:
+            if not self._held:
+                # Somebody has to say it if this call was the last for a while.
+                self._held = True
+                _later(self)
             return
-        self._next = now + _BETWEEN_PROGRESS
-        self._pending = None
-        self._tell({"done": done, "total": total, "note": note})
+        if self._problem is not None:
+            problem, self._problem = self._problem, None
+            raise problem
+        self._say()
+
+    def _say(self, is_last: bool = False) -> None:
+        with self._lock:
+            pending, self._pending = self._pending, None
+            self._held, was_over = False, self._over
+            self._over = was_over or is_last
+            if pending is None or was_over:
+                return
+            self._next = monotonic() + _BETWEEN_PROGRESS
+            done, total, note = pending
+            self._tell({"done": done, "total": total, "note": note})
 
     def track(self, items: Iterable[T], total: float | None = None, note: Any = None) -> Iterator[T]:
         """Pass items through, saying how many are done."""
@@ -77,10 +100,30 @@ class CurrentJob:
             self.progress(done, total, note)
 
     def flush(self) -> None:
-        """Send what was held back."""
-        if self._pending is not None:
-            self._next = 0.0
-            self.progress(*self._pending)
+        """Send what was held back, and nothing after it; for the child, when the attempt is over."""
+        self._say(is_last=True)
+
+
+_speakers: dict[int, queue.SimpleQueue[CurrentJob]] = {}
+
+
+def _later(job: CurrentJob) -> None:
+    """Have what is held back said when its time has come, by a thread that is made at first need."""
+    waiting = _speakers.get(os.getpid())
+    if waiting is None:
+        waiting = _speakers.setdefault(os.getpid(), queue.SimpleQueue())
+        threading.Thread(target=_speak, args=(waiting,), name="taskhive-progress", daemon=True).start()
+    waiting.put(job)
+
+
+def _speak(waiting: queue.SimpleQueue[CurrentJob]) -> None:
+    while True:
+        job = waiting.get()
+        time.sleep(max(0.0, job._next - monotonic()))
+        try:
+            job._say()
+        except (TypeError, ValueError) as error:  # a note that is no JSON: the next call is told
+            job._problem = error
 
 
 @dataclass(frozen=True, slots=True)

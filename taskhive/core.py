@@ -11,7 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from taskhive import codec, embedded, relay, units
+from taskhive import codec, embedded, pickles, relay, units
+from taskhive import secret as secrets
 from taskhive.address import EMBEDDED, Address, Routing, Target, read_url
 from taskhive.commands import Answer, Commands, Item, Leased, Settle
 from taskhive.effects import Flow
@@ -29,6 +30,7 @@ from taskhive.options import PLAIN, UNSET, JobOptions, read_stored, spec
 from taskhive.records import encode_error, text
 from taskhive.retries import Again, FailureKind, Limits, decide
 from taskhive.session import Session
+from taskhive.signing import KeyRing
 
 DEFAULT_PREFIX = "th"
 DEFAULT_VISIBILITY = 30.0
@@ -71,6 +73,7 @@ class Core:
         id_factory: Callable[[], str] | None,
         max_payload: int | str,
         max_result: int | str,
+        secret: Any = None,
     ) -> None:
         self.url = url
         self._given = _target(url, client, client_options)
@@ -82,6 +85,7 @@ class Core:
         self.id_factory = id_factory
         self.max_payload = units.size(max_payload, "max_payload")
         self.max_result = units.size(max_result, "max_result")
+        self._secret = secrets.given(secret)
         self.exceptions: dict[str, type[Exception]] = {}
         """Classes that this program has registered, by the name a record gives them."""
 
@@ -120,6 +124,15 @@ class Core:
         """Where the embedded server lives."""
         return embedded.directory(os.environ)
 
+    def ring(self) -> KeyRing | None:
+        """The keys of this program, if it has any: what it was given, or what its surroundings hold."""
+        if self._secret is None:
+            self._secret = secrets.find(os.environ, self._embedded_home)
+        return self._secret
+
+    def _embedded_home(self) -> Path | None:
+        return self.directory() if self.target.routing is Routing.EMBEDDED else None
+
     def settings(self) -> HiveSettings:
         """What this hive was told, and the defaults for the rest."""
         return HiveSettings(
@@ -128,13 +141,19 @@ class Core:
 
     # Dispatch
 
-    def item(self, options: JobOptions, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Item:
+    def item(
+        self, options: JobOptions, args: tuple[Any, ...], kwargs: dict[str, Any], queue: str = ""
+    ) -> Item:
         """One job ready to be sent, or the error that says what is wrong with it."""
         if options is PLAIN and self.id_factory is None:
             return Item(new_id(), codec.encode_call(args, kwargs, limit=self.max_payload), b"")
         kind = "json" if options.codec is UNSET else options.codec
-        payload = codec.encode_call(args, kwargs, codec=kind, limit=self.max_payload)
         job_id, request = self._identity(options, args, kwargs)
+        if kind == "pickle":
+            ring, limit = secrets.need(self.ring()), self.max_payload
+            payload = pickles.encode_call(ring, queue, job_id, args, kwargs, limit)
+        else:
+            payload = codec.encode_call(args, kwargs, codec=kind, limit=self.max_payload)
         return Item(job_id, payload, spec(options, request).encode())
 
     def _identity(
@@ -149,7 +168,7 @@ class Core:
             return units.job_id(self.id_factory()), nonce()
         return new_id(), None
 
-    def many(self, options: JobOptions, values: Sequence[Any]) -> list[Item]:
+    def many(self, options: JobOptions, values: Sequence[Any], queue: str = "") -> list[Item]:
         """One job for each value; the first bad one is named before anything is sent."""
         if options.id is not UNSET and len(values) > 1:
             raise ConfigurationError(
@@ -160,7 +179,7 @@ class Core:
         items = []
         for index, value in enumerate(values):
             try:
-                items.append(self.item(options, (value,), {}))
+                items.append(self.item(options, (value,), {}, queue))
             except NotEncodable as error:
                 where = error.path.removeprefix("args[0]")
                 raise NotEncodable(f"items[{index}]{where}", error.problem) from error

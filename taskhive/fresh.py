@@ -6,9 +6,10 @@ import json
 import os
 import sys
 
-from taskhive import linux
+from taskhive import linux, secret
 from taskhive.loader import load
 from taskhive.output import Lines
+from taskhive.signing import KeyRing
 from taskhive.zygote import serve
 
 
@@ -20,6 +21,8 @@ def main() -> None:
         os.set_inheritable(descriptor, False)
     sys.argv = ["taskhive", *words]
     sys.stdout, sys.stderr = Lines(1), Lines(2)
+    keys = json.load(sys.stdin)
+    secret.entrust(None if keys is None else KeyRing.from_portable(keys))
     serve(mine, load(words, settings.get("queue")), settings)
 
 

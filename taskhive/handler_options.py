@@ -45,6 +45,7 @@ class HandlerOptions:
     failure_ttl: Duration | None = 7 * 86400.0
     max_jobs_per_child: int | None = None
     max_memory_per_child: Size | None = None
+    codec: Literal["json", "pickle"] = "json"
 
     def __post_init__(self) -> None:
         checks: dict[str, Callable[[Any, str], Any]] = {
@@ -70,6 +71,7 @@ class HandlerOptions:
             object.__setattr__(self, name, check(getattr(self, name), name))
         units.whole(self.priority, "priority", most=255)
         _one_of("jitter", self.jitter, ("full", "none"))
+        _one_of("codec", self.codec, ("json", "pickle"))
         _one_of("isolation", self.isolation, ISOLATIONS)
         least: Any = self.min_backoff
         if least > self.max_backoff:

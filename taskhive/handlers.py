@@ -36,6 +36,8 @@ class Handler(Generic[P, C, R]):
         self.options_given = options
         self.wants_job = _takes_job(function)
         self.is_failure_handler = name.endswith(LANE_SUFFIX)
+        self.max_result = 0
+        """What its results may take, where that is more than the worker's own limit."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
         """Call the function, here and now, with no queue."""
@@ -44,7 +46,9 @@ class Handler(Generic[P, C, R]):
     @property
     def queue(self) -> Queue:
         """Its queue."""
-        return self._hive.queue(self.name)  # type: ignore[no-any-return]
+        mine = self._hive.queue(self.name)
+        is_data = self.options_given.codec == "json"
+        return mine if is_data else mine.options(codec=self.options_given.codec)  # type: ignore[no-any-return]
 
     def dispatch(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Write one job; as `queue.dispatch`."""
@@ -68,7 +72,9 @@ class Handler(Generic[P, C, R]):
             raise ConfigurationError(
                 "on_failure", "a failure handler has none of its own", "Its failed jobs stay in its lane"
             )
-        made = HandlerOptions.given({**FAILURE_HANDLER.portable(), **options})
+        # It is given the arguments of the job that failed, in the form they had.
+        mine = {"codec": self.options_given.codec, **options}
+        made = HandlerOptions.given({**FAILURE_HANDLER.portable(), **mine})
 
         def register(function: Callable[..., Any]) -> Any:
             return self._hive._register(function, self.name + LANE_SUFFIX, made)

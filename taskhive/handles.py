@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any, Generic, Self, TypeVar
 
 from taskhive import codec, relay, units
@@ -17,6 +17,7 @@ from taskhive.jobs import Fetched, Standing
 from taskhive.options import JobOptions
 from taskhive.results import value_of
 from taskhive.retries import Counts
+from taskhive.signing import is_sealed
 
 H = TypeVar("H", bound="HiveBase")
 Q = TypeVar("Q", bound="QueueBase[Any]")
@@ -39,6 +40,7 @@ class HiveBase:
         id_factory: Callable[[], str] | None = None,
         max_payload: int | str = codec.MAX_PAYLOAD,
         max_result: int | str = codec.MAX_RESULT,
+        secret: str | bytes | Iterable[str | bytes] | None = None,
     ) -> None:
         self._core = Core(
             url,
@@ -49,6 +51,7 @@ class HiveBase:
             id_factory=id_factory,
             max_payload=max_payload,
             max_result=max_result,
+            secret=secret,
         )
         self._registry = Registry()
         self._listeners: MutableMapping[Any, Any] = {}
@@ -70,6 +73,15 @@ class HiveBase:
         made = self._handler_class(self, function, name, options)
         self._registry.add(made)
         return made
+
+    def accept_calls(self, queue: str = "calls", **options: Any) -> None:
+        """Let the worker of this file serve an `Executor` on a queue; needs a secret.
+
+        Whoever holds the secret can have any function run by it.
+        """
+        from taskhive import called  # it is made of a hive itself
+
+        called.register(self, units.queue_name(queue), options)
 
     def on_child_start(self, function: Callable[[], Any]) -> Callable[[], Any]:
         """Register a function that each new child calls before its first job."""
@@ -124,7 +136,7 @@ class QueueBase(Generic[H]):
 
     def _many(self, items: list[Any]) -> tuple[list[BoundJob], Flow[list[Answer]]]:
         durable = self._options.durable is True
-        made = self._core.many(self._options, items)
+        made = self._core.many(self._options, items, self.name)
         bound = [BoundJob(self.name, item, durable) for item in made]
         return bound, self._core.commands.dispatch(self.name, made, durable)
 
@@ -166,7 +178,7 @@ class BoundBase(Generic[Q]):
     def _bound(self) -> BoundJob:
         """Encoded anew for each dispatch: each is a job of its own."""
         options = self._queue._options
-        item = self._queue._core.item(options, self._args, self._kwargs)
+        item = self._queue._core.item(options, self._args, self._kwargs, self._queue.name)
         return BoundJob(self._queue.name, item, options.durable is True)
 
     def __repr__(self) -> str:
@@ -214,7 +226,8 @@ class JobBase(Generic[H]):
             self._end = end
 
     def _value(self, end: Fetched) -> Any:
-        return value_of(self.queue, self.id, end, self._hive._core.exceptions)
+        core = self._hive._core
+        return value_of(self.queue, self.id, end, core.exceptions, core.ring)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.queue}/{self.id})"
@@ -231,7 +244,12 @@ class LeaseBase(Generic[H]):
         self.queue = queue
         self.id = job.id
         self.token = job.token
-        self.args, self.kwargs = codec.decode_call(job.payload)
+        self.args: tuple[Any, ...] = ()
+        self.kwargs: dict[str, Any] = {}
+        self.sealed = is_sealed(job.payload)
+        """The arguments are a signed pickle, which only a worker's child opens."""
+        if not self.sealed:
+            self.args, self.kwargs = codec.decode_call(job.payload)
         self.tries = job.attempts + 1
         self.cancelled = False
         """Set by `extend` when somebody has cancelled the job."""

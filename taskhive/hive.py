@@ -163,7 +163,7 @@ class Queue(QueueBase[Hive]):
     def dispatch(self, *args: Any, **kwargs: Any) -> Job[Any]:
         """Write one job; returns once the server has it."""
         core, options = self._core, self._options
-        item = core.item(options, args, kwargs)
+        item = core.item(options, args, kwargs, self.name)
         flow = core.commands.dispatch(self.name, (item,), options.durable is True)
         try:
             return Job._of(self._hive, self.name, item, self._hive._run(flow)[0])

@@ -68,6 +68,8 @@ class JobInfo:
     """In a failure job: the id of the job it speaks of."""
     reason: str | None = None
     """Why it was cancelled: `cancelled`, `expired`, `purged`."""
+    sealed: bool = False
+    """Arguments or result are a signed pickle, which is opened only where it is used."""
     corrupt: bool = False
     """The record could not be read; nothing but its id and state is known."""
 

@@ -124,7 +124,7 @@ class JobOptions:
     update_run_at: bool | Literal["if_later", "if_earlier"] = UNSET
     update_options: bool = UNSET
     reset_counts: bool = UNSET
-    codec: Literal["json", "raw"] = UNSET
+    codec: Literal["json", "raw", "pickle"] = UNSET
     unique: bool = UNSET
     on_conflict: Literal["update", "join"] = UNSET
 
@@ -140,6 +140,10 @@ class JobOptions:
         if least is not UNSET and most is not UNSET and least > most:
             raise ConfigurationError(
                 "min_backoff", f"{least} is over max_backoff={most}", "Make it the smaller one"
+            )
+        if self.unique is True and self.codec == "pickle":
+            raise ConfigurationError(
+                "unique", "equal arguments need not have equal pickles", "Give an id of your own"
             )
         if self.unique is True and self.id is not UNSET:
             raise ConfigurationError("unique", "given together with id", "Give one of them")

@@ -221,6 +221,8 @@ def read_ended(queue: str, job_id: str, row: Any) -> JobInfo:
     if state is JobState.SUCCEEDED and body:
         try:
             more["result"] = codec.decode_result(body)
+        except codec.Sealed:
+            more["sealed"] = True
         except codec.BadPayload:
             more["corrupt"] = True
     elif state is JobState.FAILED:
@@ -250,6 +252,8 @@ def _info(queue: str, job_id: str, state: JobState, fields: dict[bytes, Any], **
         try:
             more["args"], kwargs = codec.decode_call(payload)
             more["kwargs"] = MappingProxyType(kwargs)
+        except codec.Sealed:
+            more["sealed"] = True
         except codec.BadPayload:
             more["corrupt"] = True
     created = _number(fields, b"created")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from taskhive import codec
+from taskhive import codec, pickles, secret
 from taskhive.errors import (
     JobCancelled,
     JobCrashed,
@@ -20,6 +20,7 @@ from taskhive.errors import (
 from taskhive.exceptions import rebuild
 from taskhive.jobs import Fetched, JobState
 from taskhive.records import read_error, text
+from taskhive.signing import KeyRing, is_sealed
 
 Classes = Mapping[str, type[Exception]]
 
@@ -32,13 +33,18 @@ _CLASSES: dict[str, type[JobFailed]] = {
 }
 
 
-def value_of(queue: str, job_id: str, end: Fetched, registered: Classes) -> Any:
+Ring = Callable[[], KeyRing | None]
+
+
+def value_of(queue: str, job_id: str, end: Fetched, registered: Classes, ring: Ring) -> Any:
     """The result of an ended job; raises what stands in its place."""
     match end.state:
         case JobState.SUCCEEDED:
+            if is_sealed(end.body):
+                return pickles.decode_result(secret.need(ring()), queue, job_id, end.body)
             return codec.decode_result(end.body) if end.body else None
         case JobState.FAILED:
-            raise failure_of(queue, job_id, end, registered)
+            raise failure_of(queue, job_id, end, registered, ring)
         case JobState.CANCELLED:
             reason = text(end.body) or "cancelled"
             raise JobCancelled("cancelled", queue, job_id, _REASONS.get(reason, reason))
@@ -54,11 +60,14 @@ _REASONS = {
 }
 
 
-def failure_of(queue: str, job_id: str, end: Fetched, registered: Classes) -> Exception:
+def failure_of(queue: str, job_id: str, end: Fetched, registered: Classes, ring: Ring) -> Exception:
     """The exception of a failed job: its handler's own, or that of what happened to it."""
     error = read_error(end.body, end.kind)
     record = _record(end.body)
     raised = rebuild(record.get("exception"), registered)
+    signed = record.get("exception", {}).get("pickle") if raised is not None else None
+    if raised is not None and signed is not None and (keys := ring()) is not None:
+        raised = _grafted(pickles.decode_exception(keys, queue, job_id, signed), raised)
     if end.kind in ("error", "permanent"):
         return raised or RemoteError(error.type, error.message)
     box = record.get("black_box")
@@ -73,6 +82,15 @@ def failure_of(queue: str, job_id: str, end: Fetched, registered: Classes) -> Ex
     )
     made.__cause__ = raised
     return made
+
+
+def _grafted(signed: Exception | None, rebuilt: Exception) -> Exception:
+    """The object itself, with what a pickle does not keep of it."""
+    if signed is None:
+        return rebuilt
+    signed.__cause__, signed.__context__ = rebuilt.__cause__, rebuilt.__context__
+    signed.__suppress_context__ = rebuilt.__suppress_context__
+    return signed.with_traceback(rebuilt.__traceback__)
 
 
 def _record(body: bytes) -> dict[str, Any]:

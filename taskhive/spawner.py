@@ -7,11 +7,12 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from taskhive.errors import HandlerError
 from taskhive.link import Link, SocketLink
+from taskhive.signing import KeyRing
 from taskhive.wire import BadFrame, Kind, Reader, json_frame, read_json
 
 # A child must not find the way to the server in its environment.
@@ -71,8 +72,16 @@ class Spawner(Protocol):
 class Zygote:
     """The process that imported the handlers and forks; orders go down, reports come up."""
 
-    def __init__(self, words: Sequence[str], settings: dict[str, Any], reports: Reports) -> None:
+    def __init__(
+        self,
+        words: Sequence[str],
+        settings: dict[str, Any],
+        reports: Reports,
+        keys: Callable[[], KeyRing | None] = lambda: None,
+    ) -> None:
         self._words = list(words)
+        self._keys = keys
+        self._is_entrusted = False
         self._settings = settings
         self._reports = reports
         self._reader = Reader()
@@ -110,6 +119,8 @@ class Zygote:
         """Order a child; with the order go its ends of socket, output pipe and memory file."""
         if self._socket is None:
             raise ConnectionError("the zygote is gone")
+        if not self._is_entrusted:
+            self._entrust()
         ours, theirs = socket.socketpair()
         output, writes = os.pipe()
         memory = os.memfd_create("taskhive-stack") if hasattr(os, "memfd_create") else _plain_file()
@@ -139,6 +150,12 @@ class Zygote:
     def pulse(self, trusted_until: float) -> None:
         """Say that we live, and until when our leases are good."""
         self._order(Kind.PULSE, trusted_until)
+
+    def _entrust(self) -> None:
+        """Before its first child: the keys of signed pickles, over this socket and nowhere else."""
+        self._is_entrusted = True
+        ring = self._keys()
+        self._order(Kind.ENTRUST, None if ring is None else ring.portable())
 
     def _order(self, kind: Kind, value: Any) -> None:
         if self._socket is not None:

@@ -37,6 +37,7 @@ class Kind(IntEnum):
     SIGNAL = 33
     KILL = 34
     PULSE = 35
+    ENTRUST = 36
     # zygote to supervisor
     CATALOG = 48
     BROKEN = 49

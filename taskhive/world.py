@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from taskhive import embedded, linux, orphans
+from taskhive import embedded, linux, orphans, secret
 from taskhive.address import EMBEDDED, read_url
 from taskhive.aio_broker import AsyncBroker
 from taskhive.commands import Commands
@@ -21,6 +21,7 @@ from taskhive.errors import ConfigurationError
 from taskhive.exchanger import Runner
 from taskhive.ids import nonce
 from taskhive.session import Session
+from taskhive.signing import KeyRing
 from taskhive.spawner import Reports, Spawner, Zygote
 from taskhive.worker_options import WorkerOptions
 
@@ -81,6 +82,7 @@ class RealWorld:
         self.seed: int | None = None
         self.where = ""
         self._broker: AsyncBroker | None = None
+        self._keys: KeyRing | None = None
         self._ensuring = threading.Lock()
 
     def settle_in(self, signalled: Callable[[int], None]) -> None:
@@ -95,7 +97,7 @@ class RealWorld:
         """A zygote process."""
         name = options.name or socket.gethostname()
         settings = {"queue": options.queue, "worker": f"{name}-{os.getpid()}-{nonce()}"}
-        return Zygote(options.files, settings, reports)
+        return Zygote(options.files, settings, reports, lambda: self._keys)
 
     def connect(self, options: WorkerOptions, catalog: Catalog) -> tuple[Runner, Commands]:
         """As the command line says, else the hives, else the environment, else the embedded server."""
@@ -103,6 +105,10 @@ class RealWorld:
         target = read_url(url) if url else EMBEDDED
         prefix = catalog["prefix"] or os.environ.get("TASKHIVE_PREFIX") or DEFAULT_PREFIX
         self.where = str(target)
+        home = embedded.directory(os.environ) if target is EMBEDDED else None
+        self._keys = secret.find(os.environ, lambda: home)
+        if not catalog["has_secret"]:
+            secret.need(self._keys)
         self._broker = AsyncBroker(
             target, lambda: embedded.directory(os.environ), IO_TIMEOUT, self._ensure
         )

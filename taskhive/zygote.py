@@ -19,12 +19,13 @@ import threading
 import time
 from typing import Any
 
-from taskhive import birth, linux
+from taskhive import birth, linux, secret
 from taskhive.child import Child
 from taskhive.errors import TaskHiveError
 from taskhive.loader import Loaded, load
 from taskhive.orphans import kill_tree
 from taskhive.output import Lines
+from taskhive.signing import KeyRing
 from taskhive.wire import Kind, Reader, json_frame, read_json
 
 FORK_DESCRIPTORS = 3
@@ -44,6 +45,7 @@ class Zygote:
         self._trusted_until = float("inf")
         self._fresh_interpreters = False
         self._loaded = Loaded()
+        self._keys: list[str] | None = None
         self._own: set[int] = set()
         """What the user's modules started when they were imported: it stays."""
 
@@ -112,6 +114,10 @@ class Zygote:
                 name: handler.options_given.portable() for name, handler in loaded.handlers.items()
             },
             "url": url,
+            "has_secret": all(
+                handler.options_given.codec == "json" or handler._hive._core._secret is not None
+                for handler in loaded.handlers.values()
+            ),
             "prefix": next((h._core._prefix for h in loaded.hives if h._core._prefix), None),
             "threads": [t.name for t in threading.enumerate() if t is not threading.main_thread()],
             "files": [m.__file__ for m in list(sys.modules.values()) if getattr(m, "__file__", None)],
@@ -140,6 +146,9 @@ class Zygote:
                     self._signal(*order)
                 case Kind.KILL:
                     self._kill(order)
+                case Kind.ENTRUST:
+                    self._keys = order
+                    secret.entrust(None if order is None else KeyRing.from_portable(order))
                 case Kind.PULSE:
                     self._trusted_until = order
                 case _:
@@ -185,7 +194,11 @@ class Zygote:
     def _spawn(self, mine: list[int]) -> int:
         """A fresh interpreter: the handlers started threads, which no fork survives."""
         words = [sys.executable, "-m", "taskhive.fresh", json.dumps([mine, self._words, self._settings])]
-        return subprocess.Popen(words, pass_fds=mine, stdin=subprocess.DEVNULL).pid
+        made = subprocess.Popen(words, pass_fds=mine, stdin=subprocess.PIPE)
+        assert made.stdin is not None
+        with contextlib.suppress(BrokenPipeError), made.stdin:
+            made.stdin.write(json.dumps(self._keys).encode())
+        return made.pid
 
     # Ends
 

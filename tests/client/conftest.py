@@ -15,6 +15,7 @@ from tests.workers import Worker, working
 
 HANDLERS = Path(__file__).with_name("handlers.py")
 PREFIX = f"client-{os.getpid()}"
+SECRET = "only-the-programs-of-these-tests-know-it"
 
 
 @pytest.fixture(scope="session")
@@ -30,14 +31,16 @@ def place() -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def worker(place: Server) -> Iterator[Worker]:
     log = place.directory / "worker.log"
-    with working(place.url, PREFIX, log, str(HANDLERS), "--concurrency", "2") as started:
+    words = (str(HANDLERS), "--concurrency", "2")
+    environment = {"TASKHIVE_SECRET": SECRET}
+    with working(place.url, PREFIX, log, *words, environment=environment) as started:
         yield started
 
 
 @pytest.fixture
 def hive(place: Server, worker: Worker) -> Iterator[Hive]:
     """A hive whose jobs are run."""
-    with Hive(place.url, prefix=PREFIX) as made:
+    with Hive(place.url, prefix=PREFIX, secret=SECRET) as made:
         yield made
 
 

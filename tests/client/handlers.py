@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 from taskhive import Hive, PermanentError, WouldDeadlock, current_job
+from taskhive.context import Failure
 
 hive = Hive()
 
@@ -82,6 +84,41 @@ def waits() -> str:
     except WouldDeadlock:
         return "refused"
     return "waited"
+
+
+hive.accept_calls("calls")
+hive.accept_calls("long-calls")
+
+
+@hive.handler(codec="pickle", max_retries=0)
+def doubled(values: set[int]) -> set[int]:
+    if not values:
+        raise OwnError(9)
+    return {2 * value for value in values}
+
+
+@doubled.on_failure
+def doubled_failed(failure: Failure) -> None:
+    marks = hive.queue("marks")
+    marks.options(id=f"failed-{failure.job_id}").dispatch(sorted(failure.args[0]), failure.error.type)
+
+
+@hive.handler
+def surroundings() -> str:
+    """All that a handler can read of the processes above it without asking them."""
+    found = [repr(dict(os.environ))]
+    pid = os.getpid()
+    while pid > 1:
+        for name in ("cmdline", "environ"):
+            try:
+                found.append(Path(f"/proc/{pid}/{name}").read_text(errors="replace"))
+            except OSError:
+                break
+        status = Path(f"/proc/{pid}/status").read_text()
+        if "supervisor" in status:  # its own environment is where the secret was put
+            break
+        pid = int(status.partition("PPid:")[2].split()[0])
+    return "\n".join(found)
 
 
 @hive.handler(max_retries=0)

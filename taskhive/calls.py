@@ -1,0 +1,54 @@
+"""What goes in and out of a handler as bytes, in the codec that its worker chose for it.
+
+The job cannot choose: a handler that takes data is never given a pickle, however well signed, and one
+that takes signed pickles is never given unsigned data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from taskhive import called, codec, exceptions, pickles, secret
+from taskhive.handlers import Handler
+from taskhive.signing import KeyRing
+from taskhive.units import LANE_SUFFIX
+
+AnyHandler = Handler[Any, Any, Any]
+
+
+def decode(
+    handler: AnyHandler, job_id: str, payload: bytes, extra: dict[str, Any] | None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of an attempt; BadPayload for what its handler does not take."""
+    queue = handler.name
+    if extra is not None and "failure" in extra:
+        # A failure job has the arguments of the job that failed, as they were signed for that one.
+        queue, job_id = queue.removesuffix(LANE_SUFFIX), str(extra["failure"]["job_id"])
+    if handler.options_given.codec == "pickle":
+        return pickles.decode_call(_ring(handler), queue, job_id, payload)
+    return codec.decode_call(payload)
+
+
+def encode(handler: AnyHandler, job_id: str, result: Any, limit: int) -> bytes:
+    """The result of an attempt."""
+    limit = max(limit, handler.max_result)
+    if handler.options_given.codec == "pickle":
+        return pickles.encode_result(_ring(handler), handler.name, job_id, result, limit)
+    return codec.encode_result(result, limit=limit)
+
+
+def encode_exception(
+    handler: AnyHandler, job_id: str, error: BaseException, hidden: Collection[str]
+) -> dict[str, Any]:
+    """The exception of an attempt as a record, and, for a handler of pickles, the object itself."""
+    record = exceptions.encode(error, {*hidden, called.__file__})
+    if handler.options_given.codec == "pickle" and isinstance(error, Exception):
+        signed = pickles.encode_exception(_ring(handler), handler.name, job_id, error)
+        if signed is not None:
+            record["pickle"] = signed
+    return record
+
+
+def _ring(handler: AnyHandler) -> KeyRing:
+    return secret.need(handler._hive._core.ring())

@@ -1,0 +1,128 @@
+"""Signed envelopes: bytes that only a holder of the secret can have written, for this place alone.
+
+    p | 1 | kid, 8 | created ms, 8 | HMAC-SHA-256, 32 | body
+
+The signature covers what the envelope is for (a call, a result, an exception), its key, its codec, the
+queue, the job id, the moment and the body. So a signed body cannot be moved to another job, queue or
+purpose. It is compared in constant time before anything is parsed.
+
+A ring has one key or several: the first signs, any of them verifies. Secrets are never used themselves;
+each purpose has a key derived from them (HKDF, RFC 5869).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+import time
+from collections.abc import Iterable
+from typing import Literal
+
+from taskhive.codec import BadPayload
+from taskhive.errors import ConfigurationError
+
+Purpose = Literal["call", "result", "exception"]
+
+CODEC = b"p"
+LEAST_BYTES = 32
+MAX_AGE = 30 * 86400.0
+"""Seconds after which an envelope is refused: a replay of an old job does not work for ever."""
+MAX_AHEAD = 86400.0
+"""Seconds by which another machine's clock may be ahead of ours."""
+_VERSION = b"1"
+_KID = 8
+_HEAD = struct.Struct(f"!cc{_KID}sQ32s")
+_LENGTHS = struct.Struct("!IIIQ")
+REMEDY = (
+    "Set TASKHIVE_SECRET, or TASKHIVE_SECRET_FILE to the name of a file, in the programs that dispatch "
+    "and in the workers; a good one comes from: python -c 'import secrets; "
+    "print(secrets.token_urlsafe(32))'"
+)
+
+
+class BadSignature(BadPayload):
+    """Not signed by a key of this ring, or not for this place; nothing of it was parsed."""
+
+
+class KeyRing:
+    """The keys of a program; its repr shows none of them."""
+
+    def __init__(self, secrets: Iterable[str | bytes]) -> None:
+        words = [word.encode() if isinstance(word, str) else bytes(word) for word in secrets]
+        if not words:
+            raise ConfigurationError("secret", "there is none in it", REMEDY)
+        for word in words:
+            if len(word) < LEAST_BYTES:
+                raise ConfigurationError(
+                    "secret", f"one has {len(word)} bytes, and {LEAST_BYTES} are the least", REMEDY
+                )
+        self._secrets = words
+        self._keys = {_derived(word, "kid")[:4].hex().encode(): word for word in words}
+        self._first = next(iter(self._keys))
+        self._derived: dict[tuple[bytes, str], bytes] = {}
+
+    def seal(self, purpose: Purpose, queue: str, job_id: str, body: bytes) -> bytes:
+        """An envelope for this purpose and place."""
+        created = time.time_ns() // 1_000_000
+        mac = self._mac(purpose, self._first, queue, job_id, created, body)
+        return _HEAD.pack(CODEC, _VERSION, self._first, created, mac) + body
+
+    def open(self, purpose: Purpose, queue: str, job_id: str, sealed: bytes) -> bytes:
+        """The body of an envelope that was written for this purpose and place; else BadSignature."""
+        if len(sealed) < _HEAD.size:
+            raise BadSignature("it is too short to be signed")
+        codec, version, kid, created, mac = _HEAD.unpack_from(sealed)
+        if codec != CODEC or version != _VERSION:
+            raise BadSignature("it is not signed, or by another version of TaskHive")
+        if kid not in self._keys:
+            raise BadSignature("it is signed by a key that is not in this ring")
+        body = sealed[_HEAD.size :]
+        if not hmac.compare_digest(mac, self._mac(purpose, kid, queue, job_id, created, body)):
+            raise BadSignature("its signature does not fit: forged, moved here, or damaged")
+        age = time.time() - created / 1000
+        if not -MAX_AHEAD < age < MAX_AGE:
+            raise BadSignature(f"it was signed {age:.0f} s ago by the clock of its writer")
+        return body
+
+    def portable(self) -> list[str]:
+        """The secrets themselves, for a process that needs them over a private socket."""
+        return [word.decode("latin-1") for word in self._secrets]
+
+    @classmethod
+    def from_portable(cls, words: list[str]) -> KeyRing:
+        """A ring that came over a private socket."""
+        return cls([word.encode("latin-1") for word in words])
+
+    def _mac(
+        self, purpose: Purpose, kid: bytes, queue: str, job_id: str, created: int, body: bytes
+    ) -> bytes:
+        key = self._derived.get((kid, purpose))
+        if key is None:
+            key = self._derived[kid, purpose] = _derived(self._keys[kid], purpose)
+        names = (queue.encode(), job_id.encode())
+        # Lengths first: no two sets of names and bodies run together to the same bytes.
+        head = _LENGTHS.pack(len(names[0]), len(names[1]), len(body), created)
+        return hmac.digest(
+            key, b"".join((b"TH1", CODEC, _VERSION, kid, head, *names, body)), hashlib.sha256
+        )
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __repr__(self) -> str:
+        return f"KeyRing({len(self)} keys)"
+
+    def __reduce__(self) -> str | tuple[object, ...]:
+        raise TypeError("a key ring is not pickled: it would travel with whatever holds it")
+
+
+def _derived(secret: bytes, purpose: str) -> bytes:
+    """A key for one purpose: HKDF with SHA-256, one block."""
+    extracted = hmac.digest(b"taskhive", secret, hashlib.sha256)
+    return hmac.digest(extracted, b"taskhive " + purpose.encode() + b"\x01", hashlib.sha256)
+
+
+def is_sealed(data: bytes) -> bool:
+    """Whether bytes claim to be an envelope."""
+    return data[:1] == CODEC

@@ -1,0 +1,255 @@
+"""Signed pickles: what is not signed for exactly this place is refused before any of it is parsed."""
+
+from __future__ import annotations
+
+import base64
+import os
+import pickle
+import random
+import stat
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskhive import ConfigurationError, Hive, pickles, secret, signing
+from taskhive.codec import BadPayload, decode_call
+from taskhive.signing import BadSignature, KeyRing
+
+SECRET = "s" * 32
+OTHER = "o" * 32
+PLACE = ("calls", "job-1")
+
+
+@pytest.fixture
+def ring() -> KeyRing:
+    return KeyRing([SECRET])
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Every pickle that is read."""
+    seen: list[bytes] = []
+    real = pickle.loads
+
+    def loads(data: bytes, **options: Any) -> Any:
+        seen.append(data)
+        return real(data, **options)
+
+    monkeypatch.setattr(pickle, "loads", loads)
+    return seen
+
+
+class Bomb:
+    """Runs code when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+def refuses(ring: KeyRing, data: bytes, queue: str = "calls", job_id: str = "job-1") -> bool:
+    try:
+        pickles.decode_call(ring, queue, job_id, data)
+    except BadSignature:
+        return True
+    return False
+
+
+def test_a_call_a_result_and_an_exception_come_back_as_they_were(ring: KeyRing) -> None:
+    call = ((1, "a", {2: {3}}), {"f": max})
+    sealed = pickles.encode_call(ring, *PLACE, *call, 1 << 20)
+    assert pickles.decode_call(ring, *PLACE, sealed) == call
+    double = pickles.decode_call(
+        ring, *PLACE, pickles.encode_call(ring, *PLACE, (lambda x: 2 * x,), {}, 1 << 20)
+    )[0][0]
+    assert double(4) == 8
+    result = pickles.encode_result(ring, *PLACE, {1, 2})
+    assert pickles.decode_result(ring, *PLACE, result) == {1, 2}
+    text = pickles.encode_exception(ring, *PLACE, KeyError((1, 2)))
+    assert repr(pickles.decode_exception(ring, *PLACE, text)) == "KeyError((1, 2))"
+
+
+def test_every_flipped_bit_is_noticed_and_nothing_is_parsed(ring: KeyRing, parsed: list[bytes]) -> None:
+    sealed = pickles.encode_call(ring, *PLACE, ("a" * 200,), {}, 1 << 20)
+    rng = random.Random(1)
+    bits = rng.sample(range(8 * len(sealed)), 500)
+    for bit in bits:
+        flipped = bytearray(sealed)
+        flipped[bit // 8] ^= 1 << bit % 8
+        assert refuses(ring, bytes(flipped)), bit
+    assert parsed == []
+    assert not refuses(ring, sealed)
+
+
+def test_a_signed_body_cannot_be_moved(ring: KeyRing, parsed: list[bytes]) -> None:
+    sealed = pickles.encode_call(ring, *PLACE, (1,), {}, 1 << 20)
+    assert refuses(ring, sealed, queue="other")
+    assert refuses(ring, sealed, job_id="job-2")
+    assert refuses(ring, sealed, queue="call", job_id="sjob-1")  # the same letters, cut elsewhere
+    for read in (pickles.decode_result, lambda *a: pickles.decode_call(*a)):
+        result = pickles.encode_result(ring, *PLACE, 1)
+        other = sealed if read is pickles.decode_result else result
+        with pytest.raises(BadSignature):
+            read(ring, *PLACE, other)
+    exception = pickles.encode_exception(ring, *PLACE, KeyError("x"))
+    assert exception is not None
+    assert refuses(ring, base64.b64decode(exception))
+    first, second = (pickles.encode_call(ring, *PLACE, (n,), {}, 1 << 20) for n in (1, 2))
+    head = len(first) - len(ring.open("call", *PLACE, first))
+    assert refuses(ring, first[:head] + second[head:])
+    assert parsed == []
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda ring, bomb: bomb,
+        lambda ring, bomb: b"p" + bomb,
+        lambda ring, bomb: b"p1" + bomb,
+        lambda ring, bomb: b"p1" + b"\0" * 48 + bomb,
+        lambda ring, bomb: b"p1" + b"        " + b"\0" * 40 + bomb,
+        lambda ring, bomb: ring.seal("call", *PLACE, b"")[:50] + bomb,
+        lambda ring, bomb: KeyRing([OTHER]).seal("call", *PLACE, bomb),
+        lambda ring, bomb: b"j" + ring.seal("call", *PLACE, bomb)[1:],
+        lambda ring, bomb: b"p2" + ring.seal("call", *PLACE, bomb)[2:],
+        lambda ring, bomb: b"p",
+        lambda ring, bomb: b"",
+        lambda ring, bomb: b"j[1]",
+        lambda ring, bomb: b"r" + bomb,
+    ],
+)
+def test_forged_and_unsigned_payloads_are_refused_unread(
+    ring: KeyRing, make: Callable[[KeyRing, bytes], bytes], tmp_path: Path, parsed: list[bytes]
+) -> None:
+    bomb = pickle.dumps(Bomb(tmp_path / "canary"))
+    assert refuses(ring, make(ring, bomb))
+    assert parsed == []
+    assert not (tmp_path / "canary").exists()
+
+
+def test_a_handler_of_data_refuses_even_a_well_signed_pickle(ring: KeyRing) -> None:
+    with pytest.raises(BadPayload, match="data only"):
+        decode_call(pickles.encode_call(ring, *PLACE, (1,), {}, 1 << 20))
+
+
+def test_an_envelope_is_not_good_for_ever(ring: KeyRing, monkeypatch: pytest.MonkeyPatch) -> None:
+    sealed = ring.seal("call", *PLACE, b"x")
+    for shift, fits in ((0, True), (signing.MAX_AGE + 60, False), (-signing.MAX_AHEAD - 60, False)):
+        now = time.time() + shift
+        monkeypatch.setattr(time, "time", lambda now=now: now)
+        assert fits == (not _refused(ring, sealed))
+        monkeypatch.undo()
+
+
+def _refused(ring: KeyRing, sealed: bytes) -> bool:
+    try:
+        ring.open("call", *PLACE, sealed)
+    except BadSignature:
+        return True
+    return False
+
+
+def test_keys_are_rotated_without_refusing_a_good_job() -> None:
+    only_old, added, promoted, dropped = (
+        KeyRing(words) for words in ([OTHER], [OTHER, SECRET], [SECRET, OTHER], [SECRET])
+    )
+    # Some programs are deployed before others: what either signs, the other can read.
+    for before, after in ((only_old, added), (added, promoted)):
+        for writer in (before, after):
+            sealed = writer.seal("call", *PLACE, b"x")
+            assert [ring.open("call", *PLACE, sealed) for ring in (before, after)] == [b"x", b"x"]
+    # The old key is dropped when no job that it signed is left.
+    assert dropped.open("call", *PLACE, promoted.seal("call", *PLACE, b"x")) == b"x"
+    assert _refused(dropped, only_old.seal("call", *PLACE, b"x"))
+
+
+@pytest.mark.parametrize("value", ["short", "x" * 31, b"", [], [SECRET, "short"], 3, [3]])
+def test_a_weak_secret_is_refused_where_it_is_given(value: Any) -> None:
+    with pytest.raises((ConfigurationError, TypeError)):
+        Hive("redis://localhost", secret=value)
+
+
+def test_without_a_secret_there_is_no_pickle() -> None:
+    hive = Hive("redis://localhost:1")
+    with pytest.raises(ConfigurationError, match="TASKHIVE_SECRET"):
+        hive.queue("q").options(codec="pickle").dispatch(1)
+
+
+def test_a_secret_is_never_shown(ring: KeyRing) -> None:
+    hive = Hive("redis://localhost:1", secret=SECRET)
+    shown = f"{hive!r} {hive.settings!r} {ring!r} {ring} {hive._core.ring()!r}"
+    assert SECRET not in shown
+    with pytest.raises(TypeError, match="not pickled"):
+        pickle.dumps(ring)
+
+
+def test_secrets_come_from_the_environment_or_a_file(tmp_path: Path) -> None:
+    def nowhere() -> Path | None:
+        return None
+
+    assert secret.find({}, nowhere) is None
+    found = secret.find({"TASKHIVE_SECRET": f"{SECRET}, {OTHER}"}, nowhere)
+    assert found is not None
+    assert len(found) == 2
+    file = tmp_path / "keys"
+    file.write_text(f"{SECRET}\n{OTHER}\n")
+    same = secret.find({"TASKHIVE_SECRET_FILE": str(file)}, nowhere)
+    assert same is not None
+    assert same.open("call", *PLACE, found.seal("call", *PLACE, b"x")) == b"x"
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        secret.find({"TASKHIVE_SECRET_FILE": str(tmp_path / "none")}, nowhere)
+
+
+def test_the_embedded_server_has_a_secret_of_its_own_that_others_cannot_read(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    first = secret.find({}, lambda: home)
+    second = secret.find({}, lambda: home)
+    assert first is not None
+    assert second is not None
+    assert second.open("call", *PLACE, first.seal("call", *PLACE, b"x")) == b"x"
+    file = home / secret.FILE
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [path.name for path in home.iterdir()] == [secret.FILE]
+    file.chmod(0o644)
+    with pytest.raises(ConfigurationError, match="others"):
+        secret.find({}, lambda: home)
+
+
+@pytest.fixture
+def entrusted() -> Iterator[None]:
+    yield
+    secret._entrusted, secret._is_child = None, False
+
+
+def test_a_child_uses_what_it_was_entrusted_with_and_looks_nowhere_else(entrusted: None) -> None:
+    secret.entrust(None)
+    assert secret.find({"TASKHIVE_SECRET": SECRET}, lambda: None) is None
+    secret.entrust(KeyRing.from_portable(KeyRing([SECRET]).portable()))
+    found = secret.find({}, lambda: None)
+    assert found is not None
+    assert found.open("call", *PLACE, KeyRing([SECRET]).seal("call", *PLACE, b"x")) == b"x"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"j" + b"[" * 100_000 + b"]" * 100_000,
+        b"j" + b'{"a":' * 50_000 + b"1" + b"}" * 50_000,
+        b"j[" + b"9" * 1_000_000 + b"]",
+        b'j[{"a":1,"a":2}]',
+        b"j[NaN]",
+        b"j[Infinity]",
+        b'k[[],{"a":' + b"[" * 5000 + b"]" * 5000 + b"}]",
+        b"j" + b'"' + b"\xff" * 1000 + b'"',
+        b"x[1]",
+        b"",
+    ],
+)
+def test_bombs_of_size_depth_and_digits_are_refused(data: bytes) -> None:
+    with pytest.raises(BadPayload):
+        decode_call(data)
