@@ -77,7 +77,8 @@ def run(*words: str, cwd: Path | None = None, **environ: str) -> str:
 
 
 def install(python: Path, *words: str) -> None:
-    quiet = ("--quiet", "--no-deps", "--no-index", "--disable-pip-version-check")
+    # What the borrowed packages have is neither good enough nor to be touched.
+    quiet = ("--quiet", "--no-deps", "--no-index", "--ignore-installed", "--disable-pip-version-check")
     run(sys.executable, "-m", "pip", "--python", str(python), "install", *quiet, *words)
 
 
