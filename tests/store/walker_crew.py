@@ -56,7 +56,7 @@ SETTINGS = {
     "min_backoff": ("100", "1500", ""),
     "max_backoff": ("1000", "3000", ""),
     "result_ttl": ("0", "700", "-1", ""),
-    "limit": ("1", "1", "2", "0", ""),
+    "limit": ("0", "1", "2", "2", "", "", "", ""),
     "events": ("0", "", ""),
     "failure_ttl": ("0", "700", "90000", "-1", ""),
 }
@@ -340,7 +340,7 @@ class Crew:
         self.send(Purge(queue, self.call(), state, age, 0, limit, skip))
 
     def configure(self) -> None:
-        name = self.rng.choice((*sorted(SETTINGS), "limit", "limit", "limit"))
+        name = self.rng.choice((*sorted(SETTINGS), "limit", "limit"))
         value = self.rng.choice(SETTINGS[name])
         self.send(Configure(self.queue(), self.call(), ((name, value),)))
 
