@@ -83,21 +83,18 @@ def exit_verdict(code: int) -> tuple[str, str | None]:
     return "killed from outside" if name in ("SIGKILL", "SIGTERM") else "crashed", name
 
 
-def encode(
-    type_name: str, message: str, box: BlackBox, retries_left: int, hits: dict[str, int]
-) -> bytes:
+def encode(type_name: str, message: str, box: BlackBox, retries_left: int) -> bytes:
     """The error record of an attempt that could not write its own."""
     words = {
         "type": type_name,
         "message": message[:MAX_MESSAGE],
         "black_box": box.portable(),
         "retries_left": retries_left,
-        **({"hits": hits} if hits else {}),
     }
     return json.dumps(words).encode()
 
 
-def with_box(record: bytes, box: BlackBox, retries_left: int, hits: dict[str, int]) -> tuple[str, bytes]:
+def with_box(record: bytes, box: BlackBox, retries_left: int) -> tuple[str, bytes]:
     """A child's own error record with what is known from outside; and the error in a few words.
 
     The record is a hostile child's until it was read: what is too long or no object is replaced.
@@ -110,8 +107,5 @@ def with_box(record: bytes, box: BlackBox, retries_left: int, hits: dict[str, in
         words = {"type": "Unreadable", "message": f"its record of {len(record)} bytes is none"}
     words["black_box"] = box.portable()
     words["retries_left"] = retries_left
-    words.pop("hits", None)
-    if hits:
-        words["hits"] = hits
     summary = f"{words.get('type')}: {words.get('message')}"
     return summary[:1000], json.dumps(words).encode()

@@ -9,12 +9,11 @@ from typing import Any, Literal
 
 from taskhive import units
 from taskhive.errors import ConfigurationError
+from taskhive.jobs import LimitHits
 from taskhive.options import Duration, Size
 from taskhive.retries import Limits
 
 ISOLATIONS = ("process", "fresh")
-LADDERS = {"timeout": "timeout", "cpu_timeout": "cpu", "memory": "memory"}
-"""Options that may name several values, and the verdict that leads from one to the next."""
 MAX_WEIGHT = 1024
 
 
@@ -103,13 +102,17 @@ class HandlerOptions:
         here = ("backoff", "permanent")
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in here}
 
-    def at(self, hits: Mapping[str, int]) -> HandlerOptions:
+    def at(self, hits: LimitHits) -> HandlerOptions:
         """With one value for each limit: of several the next after each time it was passed."""
         changes = {}
-        for name, verdict in LADDERS.items():
+        for name, times in (
+            ("timeout", hits.timeout),
+            ("cpu_timeout", hits.cpu),
+            ("memory", hits.memory),
+        ):
             steps = getattr(self, name)
             if isinstance(steps, tuple):
-                changes[name] = steps[min(hits.get(verdict, 0), len(steps) - 1)]
+                changes[name] = steps[min(times, len(steps) - 1)]
         return replace(self, **changes) if changes else self
 
     def limits(self) -> Limits:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 from taskhive.commands import MAX_SETTLES, Exchanged, Leased, Renewal, Settle
 from taskhive.handler_options import HandlerOptions
+from taskhive.jobs import LimitHits
 from taskhive.options import read_stored
 from taskhive.records import text
 from taskhive.slot import Attempt
 from taskhive.tally import Tally
-from taskhive.verdicts import read_hits
 
 STARTED_AFTER = 1.0
 """An attempt that has run so long is reported as started at once, not at the next beat."""
@@ -53,8 +53,7 @@ class Line:
         """Take a leased job into our hands."""
         made = Attempt(job, self.queue, self._plain(), trusted_until=trusted_until)
         if job.fields:
-            made.hits = read_hits(job)
-            made.options = self.options_of(job).at(made.hits)
+            made.options = self.options_of(job).at(job.limit_hits)
             made.strict = self._strict(job)
             counts = job.counts
             made.alone = bool(counts.crashes or counts.stalls)
@@ -64,7 +63,7 @@ class Line:
     def _plain(self) -> HandlerOptions:
         """The options of a first attempt, with the first budget of each limit."""
         if self._first is None or self._first[0] is not self.options:
-            self._first = (self.options, self.options.at({}))
+            self._first = (self.options, self.options.at(LimitHits()))
         return self._first[1]
 
     def options_of(self, job: Leased) -> HandlerOptions:

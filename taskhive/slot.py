@@ -76,8 +76,6 @@ class Attempt:
     has_news: bool = False
     """The server does not know this progress yet."""
     output: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
-    hits: dict[str, int] = field(default_factory=dict)
-    """How often earlier attempts passed which limit."""
 
 
 @dataclass(slots=True, eq=False)

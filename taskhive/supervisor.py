@@ -178,6 +178,8 @@ class Supervisor:
                 "max_backoff": str(round(options.max_backoff * 1000)),
                 "result_ttl": _setting(options.result_ttl),
                 "failure_ttl": _setting(options.failure_ttl),
+                # Removed if the handler has none: the newest worker's handlers decide.
+                "limit": "" if options.global_concurrency is None else str(options.global_concurrency),
             }
             await self._patiently(lambda q=queue, w=words: self._commands.configure(q, **w))
 

@@ -9,7 +9,7 @@ from typing import Any, assert_never
 
 from taskhive import blackbox
 from taskhive.blackbox import BlackBox
-from taskhive.commands import Leased, Settle
+from taskhive.commands import Settle
 from taskhive.outcomes import Costs, Ended, Finished, Outcome, Raised
 from taskhive.retries import Again, FailureKind, GiveUp, decide
 from taskhive.slot import Attempt
@@ -26,7 +26,6 @@ _TYPES = {
     FailureKind.CPU: "JobCpuTime",
     FailureKind.CRASH: "JobCrashed",
 }
-_LIMITS = (FailureKind.TIMEOUT, FailureKind.MEMORY, FailureKind.CPU)
 # What a child may call the end of its own attempt; anything else it says is an error.
 _OWN_KINDS = {kind.value: kind for kind in (FailureKind.PERMANENT, FailureKind.TIMEOUT)}
 
@@ -75,8 +74,7 @@ def _raised(outcome: Raised, rng: random.Random, wall: float) -> Verdict:
     if outcome.at is not None:
         after = max(0.0, outcome.at - wall)
     box = _box("raised", attempt, outcome.costs)
-    hits = _hits(attempt, kind)
-    error, body = blackbox.with_box(outcome.record, box, _left(attempt, kind), hits)
+    error, body = blackbox.with_box(outcome.record, box, _left(attempt, kind))
     settle = failed(attempt, kind, body, rng, after)
     facts = {
         "job": _name(attempt),
@@ -103,8 +101,7 @@ def _ended(outcome: Ended, rng: random.Random) -> Verdict:
             return Verdict(settle, "attempt.cancelled", "info", {"job": name, "seconds": box.wall})
     kind = _KINDS.get(box.verdict, FailureKind.CRASH)
     message = attempt.message or f"its process ended: {box.verdict}"
-    type_name = _TYPES.get(kind, "JobCrashed")
-    body = blackbox.encode(type_name, message, box, _left(attempt, kind), _hits(attempt, kind))
+    body = blackbox.encode(_TYPES.get(kind, "JobCrashed"), message, box, _left(attempt, kind))
     settle = failed(attempt, kind, body, rng)
     facts = {
         "job": name,
@@ -135,26 +132,6 @@ def failed(
 def _left(attempt: Attempt, kind: FailureKind) -> int:
     """How often it may still be put back for this."""
     return max(0, attempt.options.limits().of(kind) - attempt.job.counts.of(kind))
-
-
-def _hits(attempt: Attempt, kind: FailureKind) -> dict[str, int]:
-    """How often each limit was passed so far: the next budget of that limit, and of no other."""
-    if kind not in _LIMITS:
-        return attempt.hits
-    return {**attempt.hits, kind.value: attempt.hits.get(kind.value, 0) + 1}
-
-
-def read_hits(job: Leased) -> dict[str, int]:
-    """The same, from the record of the attempt before; whatever stands in it."""
-    most = job.counts.timeouts
-    error = job.fields.get(b"e")
-    if not most or not isinstance(error, bytes):
-        return {}  # the counters were reset, or a stall came between: from the beginning
-    try:
-        told = json.loads(error)["hits"]
-        return {str(kind): min(int(times), most) for kind, times in told.items() if kind in _LIMITS}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
-        return {}
 
 
 def _box(word: str, attempt: Attempt, costs: Costs) -> BlackBox:

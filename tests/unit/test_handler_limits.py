@@ -8,6 +8,7 @@ import pytest
 
 from taskhive.errors import ConfigurationError
 from taskhive.handler_options import HandlerOptions
+from taskhive.jobs import LimitHits
 
 MIB = 1 << 20
 
@@ -56,16 +57,16 @@ def test_sizes_and_numbers_are_read() -> None:
 
 def test_the_next_budget_is_for_the_limit_that_was_passed() -> None:
     options = HandlerOptions(memory=["100MiB", "200MiB", "400MiB"], timeout=[60, 300], cpu_timeout=30)
-    first = options.at({})
+    first = options.at(LimitHits())
     assert (first.memory, first.timeout, first.cpu_timeout) == (100 * MIB, 60.0, 30.0)
-    second = options.at({"memory": 1})
+    second = options.at(LimitHits(memory=1))
     assert (second.memory, second.timeout) == (200 * MIB, 60.0)
-    third = options.at({"memory": 1, "timeout": 1, "cpu": 1})
+    third = options.at(LimitHits(1, 1, 1))
     assert (third.memory, third.timeout, third.cpu_timeout) == (200 * MIB, 300.0, 30.0)
 
 
 def test_the_last_budget_stays() -> None:
-    assert HandlerOptions(timeout=[60, 300]).at({"timeout": 7}).timeout == 300.0
+    assert HandlerOptions(timeout=[60, 300]).at(LimitHits(timeout=7)).timeout == 300.0
 
 
 def test_a_ladder_travels_to_the_supervisor_as_it_is() -> None:

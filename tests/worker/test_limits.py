@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import sys
 
@@ -192,6 +193,29 @@ def one(path):
     over(hive, *jobs)
     with open(path) as file:
         assert file.read() == "+-" * 12
+
+
+def test_global_concurrency_is_kept_by_several_workers(start: Start, hive: Hive) -> None:
+    handlers = (
+        HEAD
+        + """
+@hive.handler(global_concurrency=2)
+def few(path):
+    mark = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(mark, b"+")
+    time.sleep(0.001)
+    os.write(mark, b"-")
+    os.close(mark)
+"""
+    )
+    first = start(handlers, "--concurrency", "3").ready()
+    start(None, "--concurrency", "3").ready()
+    path = f"/proc/{first.pid}/cwd/marks"
+    over(hive, *hive.queue("few").dispatch_many([path] * 400))
+    with open(path) as file:
+        marks = file.read()
+    running = list(itertools.accumulate(1 if mark == "+" else -1 for mark in marks))
+    assert (len(marks), max(running)) == (800, 2)
 
 
 def test_heavy_jobs_take_several_slots_and_too_heavy_ones_run_alone(start: Start, hive: Hive) -> None:
