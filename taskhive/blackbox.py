@@ -15,6 +15,9 @@ MAX_RECORD = 128 * 1024
 MAX_MESSAGE = 16 * 1024
 NO_STACK = "(no stack: the handler blocked signals or closed descriptors, or it was too sudden)"
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>.+)$', re.MULTILINE)
+# What calls the handler is no news; neither is how Python began.
+_HERE = re.escape(os.path.dirname(os.path.abspath(__file__)))
+_OURS = re.compile(rf'^  File "(?:{_HERE}/(?:child|zygote|fresh)\.py|<frozen runpy>)"')
 
 
 @dataclass(slots=True)
@@ -67,7 +70,8 @@ def read_stack(memory: int) -> str:
     """What faulthandler wrote, or why there is nothing: said, never guessed."""
     size = os.fstat(memory).st_size
     text = os.pread(memory, min(size, MAX_STACK), 0).decode(errors="backslashreplace")
-    return text or NO_STACK
+    lines = [line for line in text.splitlines() if not _OURS.match(line)]
+    return "\n".join(lines) or NO_STACK
 
 
 def exit_verdict(code: int) -> tuple[str, str | None]:

@@ -69,6 +69,8 @@ class Child:
         runs: deque[bytes] = self._mouth.runs
         while self._mouth.wait_for_run():
             self._attempt(runs.popleft())
+            if not runs:
+                linux.set_title("taskhive child: idle")
 
     # One attempt
 
@@ -89,6 +91,7 @@ class Child:
             mouth.is_cancelled,
         )
         self._threads.grant(handler.options_given.weight)
+        linux.set_title(f"taskhive child: {queue}/{job_id}")
         os.pwrite(self._peak, b"5", 0)
         started = time.perf_counter()
         encoding = False

@@ -38,7 +38,7 @@ class _RunByDefault(click.Group):
 
 
 @click.group(cls=_RunByDefault, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="taskhive")
+@click.version_option(package_name="taskhive", prog_name="taskhive")
 def main() -> None:
     """A runner for CPU-bound Python jobs. `taskhive FILE...` runs a worker."""
 
@@ -124,6 +124,21 @@ def _worker(options: WorkerOptions, log: Log) -> Supervisor:
     regulator = Regulator(gauge, bounds, log, options.concurrency)
     guard = Guard(meter.measure, cores)
     return Supervisor(options, log, RealWorld(), regulator=regulator, guard=guard)
+
+
+@main.command()
+def demo() -> None:
+    """Show it all in under 20 seconds: progress, a kill, a crash, a retry."""
+    from rich.console import Console
+
+    from taskhive import demo as demonstration
+
+    try:
+        sys.exit(demonstration.show(Console()))
+    except ServerError as error:
+        _fail(str(error), REFUSED)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 def _concurrency(text: str) -> int | None:

@@ -114,15 +114,20 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _own_traceback(error: BaseException) -> str:
-    """The traceback from the user's first line on: what is ours or the importer's is no news."""
-    trace = error.__traceback__
-    while trace is not None and (
-        trace.tb_frame.f_code.co_filename == __file__
-        or trace.tb_frame.f_code.co_filename.startswith("<frozen importlib")
-        or trace.tb_frame.f_code.co_filename == importlib.__file__
-    ):
-        trace = trace.tb_next
-    return "".join(traceback.format_exception(type(error), error, trace)).rstrip()
+    """The traceback with the user's lines alone: what is ours or the importer's is no news."""
+    told = traceback.TracebackException.from_exception(error)
+    told.stack = traceback.StackSummary.from_list(
+        [frame for frame in told.stack if not _is_machinery(frame.filename)]
+    )
+    return "".join(told.format()).rstrip()
+
+
+def _is_machinery(file: str) -> bool:
+    return (
+        file.startswith("<frozen importlib")
+        or file == importlib.__file__
+        or Path(file).parent == Path(__file__).parent
+    )
 
 
 def _hives(module: ModuleType, attribute: str, name: str) -> list[HiveBase]:

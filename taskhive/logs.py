@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
+import textwrap
 import time
 from typing import Any, TextIO
 
@@ -25,7 +27,7 @@ class Log:
     def __init__(self, stream: TextIO | None = None, *, as_json: bool = False) -> None:
         self._stream = stream if stream is not None else sys.stderr
         self._json = as_json
-        self._colour = not as_json and self._stream.isatty()
+        self._is_terminal = not as_json and self._stream.isatty()
 
     def event(self, name: str, level: str = "info", **facts: Any) -> None:
         """One transition."""
@@ -38,9 +40,17 @@ class Log:
             words = " ".join(
                 f"{key}={_shown(value)}" for key, value in facts.items() if value is not None
             )
-            shown = f"\x1b[{_COLOURS[level]}m{name}\x1b[0m" if self._colour else name
-            line = f"{stamp} {shown} {words}".rstrip()
+            line = f"{stamp} {name} {words}".rstrip()
+            if self._is_terminal:
+                line = self._for_a_person(line, len(stamp) + 1, name, level)
         self._write(line)
+
+    @staticmethod
+    def _for_a_person(line: str, indent: int, name: str, level: str) -> str:
+        """Folded to the window's width under the event's name, which is coloured."""
+        width = shutil.get_terminal_size().columns
+        folded = textwrap.fill(line, width, subsequent_indent=" " * (indent + 2), break_on_hyphens=False)
+        return folded.replace(name, f"\x1b[{_COLOURS[level]}m{name}\x1b[0m", 1)
 
     def plain(self, text: str) -> None:
         """Several lines for a person; in JSON, one event."""

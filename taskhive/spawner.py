@@ -214,6 +214,8 @@ class Zygote:
             self._socket.close()
             self._socket = None
         if self._process is not None:
+            if not self._catalog.done():
+                self._process.kill()  # it would not listen before the user's import is done
             try:
                 await asyncio.wait_for(self._process.wait(), STOP_WITHIN)
             except TimeoutError:

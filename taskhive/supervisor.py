@@ -74,6 +74,7 @@ class Supervisor:
         self._spawner: Spawner | None = None
         self._spawners: list[Spawner] = []
         self._answers: Answers | None = None
+        self._starting: list[Spawner] = []
         self._stopping: list[Spawner] = []
         self._bell: asyncio.Task[Any] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -156,13 +157,16 @@ class Supervisor:
     async def _load(self) -> tuple[Spawner, dict[str, Any]]:
         """A new zygote and its catalog."""
         spawner = self._world.spawner(self.options, self)
-        self._spawners.append(spawner)
+        self._starting.append(spawner)
         try:
-            return spawner, await spawner.start()
+            catalog = await spawner.start()
+            self._spawners.append(spawner)
+            return spawner, catalog
         except BaseException:
-            self._spawners.remove(spawner)
             await spawner.stop()
             raise
+        finally:
+            self._starting.remove(spawner)
 
     def _connect(self, catalog: dict[str, Any]) -> None:
         self._runner, self._commands = self._world.connect(self.options, catalog)
@@ -471,7 +475,7 @@ class Supervisor:
             for spawner in self._spawners:
                 spawner.pulse(until)
             if now < self._tidy_until:
-                self._world.tidy([*self._spawners, *self._stopping])
+                self._world.tidy([*self._starting, *self._spawners, *self._stopping])
             self._let_go()
             await asyncio.sleep(TICK)
             late = self._clock.monotonic() - before - TICK

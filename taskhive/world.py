@@ -88,7 +88,7 @@ class RealWorld:
     def settle_in(self, signalled: Callable[[int], None]) -> None:
         """Adopt what escapes from the zygote; listen to the signals that stop a worker."""
         linux.become_subreaper()
-        linux.set_title("taskhive supervisor")
+        linux.set_title("taskhive supervisor: starting")
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, signalled, number)
@@ -109,6 +109,7 @@ class RealWorld:
         self._keys = secret.find(os.environ, lambda: home)
         if not catalog["has_secret"]:
             secret.need(self._keys)
+        linux.set_title(f"taskhive supervisor: {' '.join(sorted(catalog['handlers']))}")
         self._broker = AsyncBroker(
             target, lambda: embedded.directory(os.environ), IO_TIMEOUT, self._ensure
         )
@@ -132,12 +133,21 @@ class RealWorld:
         from watchfiles import PythonFilter, awatch
 
         while True:
-            folders = project_folders(catalog["files"])
-            async for changes in awatch(*folders, watch_filter=PythonFilter(), recursive=True):
-                changed = await reload(sorted({Path(path).name for _, path in changes}))
-                if changed is not None:
-                    catalog = changed
-                    break
+            files = [file for file in catalog["files"] if not _is_installed(file)]
+            before = catalog["stamps"]
+            async for changes in awatch(
+                *folders_of(files), watch_filter=PythonFilter(), yield_on_timeout=True, rust_timeout=1000
+            ):
+                changed = {Path(path).name for _, path in changes}
+                if before is not None:
+                    # What changed between the import and the first look was seen by nobody.
+                    changed |= {Path(f).name for f in files if stamp(f) != before.get(f, stamp(f))}
+                    before = None
+                if changed:
+                    taken_up = await reload(sorted(changed))
+                    if taken_up is not None:
+                        catalog = taken_up
+                        break
 
     def tidy(self, spawners: Sequence[Spawner]) -> None:
         """Kill what a dead zygote left, unless something is just being started that has no name yet."""
@@ -159,10 +169,18 @@ class RealWorld:
             await self._broker.close()
 
 
-def project_folders(files: Sequence[str]) -> list[str]:
-    """The outermost folders of a project's own Python files."""
-    own = {str(Path(file).resolve().parent) for file in files if not _is_installed(file)}
+def folders_of(files: Sequence[str]) -> list[str]:
+    """The outermost folders of a project's files."""
+    own = {str(Path(file).resolve().parent) for file in files}
     return [one for one in sorted(own) if not any(one.startswith(f"{other}/") for other in own)]
+
+
+def stamp(file: str) -> int:
+    """When a file was changed last; 0 if it is gone."""
+    try:
+        return os.stat(file).st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _is_installed(file: str) -> bool:

@@ -59,7 +59,7 @@ class Zygote:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to answer
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         linux.become_subreaper()
-        linux.set_title("taskhive zygote")
+        linux.set_title("taskhive zygote: importing")
         if not self._import():
             return
         poll = select.poll()
@@ -107,6 +107,9 @@ class Zygote:
         self._own = set(linux.children_of(os.getpid()))
         threads = threading.active_count() - 1
         self._fresh_interpreters = bool(threads) or not hasattr(os, "fork")
+        files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+        # From before the import would be better; but who knows then what will be imported?
+        stamps = {file: os.stat(file).st_mtime_ns for file in files if file and os.path.isfile(file)}
         given = next((hive._core for hive in loaded.hives if hive._core._given is not None), None)
         url = given.url if given is not None else None
         catalog = {
@@ -120,10 +123,12 @@ class Zygote:
             ),
             "prefix": next((h._core._prefix for h in loaded.hives if h._core._prefix), None),
             "threads": [t.name for t in threading.enumerate() if t is not threading.main_thread()],
-            "files": [m.__file__ for m in list(sys.modules.values()) if getattr(m, "__file__", None)],
+            "files": list(stamps),
+            "stamps": stamps,
         }
         gc.collect()
         gc.freeze()
+        linux.set_title(f"taskhive zygote: {' '.join(sorted(loaded.handlers))}")
         self._tell(Kind.CATALOG, catalog)
         return True
 
