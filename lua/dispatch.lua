@@ -66,7 +66,9 @@ local function ended_requests(id)
   local raw = redis.call('HGET', K.ended, id)
   if raw then
     local ok, _, generation, _, _, _, ext = pcall(cmsgpack.unpack, raw)
-    if ok and type(ext) == 'table' and type(ext.q) == 'string' then return ext.q, generation end
+    if ok and type(ext) == 'table' and type(ext.q) == 'string' then
+      return ext.q, sane(generation) and generation or 0
+    end
   end
   return recall(id), 0
 end
@@ -82,7 +84,7 @@ local function adds(id, spec)
     and redis.call('HEXISTS', K.next, id) == 0
 end
 
-local depth = tonumber(meta.depth or nil)
+local depth = number(meta.depth)
 if depth then
   local waiting = redis.call('ZCARD', K.ready) + redis.call('ZCARD', K.delayed) + redis.call('ZCARD', K.blocked)
   if waiting + (#ARGV - 1) / 3 > depth then
@@ -127,7 +129,7 @@ local function update_waiting(id, payload, spec, old, created, ext)
   ext.u = at ~= created and at or nil
   ext.q = add_request(ext.q, spec.q)
   redis.call('HSET', K.jobs, id, pack_record(old, created, ext))
-  local score = tonumber(redis.call('ZSCORE', K.ready, id) or nil)
+  local score = number(redis.call('ZSCORE', K.ready, id))
   if score and priority(ext) ~= before_priority then
     score = ready_score(priority(ext), score % CLASS)
   end

@@ -151,7 +151,7 @@ local function take(n)
   for i = 1, #popped, 2 do ids[#ids + 1] = popped[i] end
   local raws = fetch(K.jobs, ids)
   local expiry, suffix = fmt(now + length), '.' .. request
-  local first = tonumber(meta.token or nil) or 0
+  local first = number(meta.token) or 0
   for i, id in ipairs(ids) do
     local raw = raws[i]
     local payload, created, ext = unpack_record(raw or '')

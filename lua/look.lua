@@ -34,7 +34,7 @@ local held = redis.call('HGET', K.leases, id)
 local lease, running, place, waiting, tried = {}, {}, '', {}, nil
 if held then
   local ok, token, length, taken, marks, _, progress = pcall(cmsgpack.unpack, held)
-  if ok and type(token) == 'string' then
+  if ok and type(token) == 'string' and sane(length) and sane(taken) and sane(marks) then
     lease = {token, length, taken, marks, redis.call('ZSCORE', K.active, id) or '0',
       type(progress) == 'string' and progress or ''}
   else

@@ -17,7 +17,7 @@ local id = ARGV[2]
 local now, refusal = begin()
 if refusal then return refusal end
 local ok, state, generation, _, _, created, ext = pcall(cmsgpack.unpack, redis.call('HGET', K.ended, id) or '')
-if not ok or state ~= 'f' or type(ext) ~= 'table' or type(ext.P) ~= 'string' or type(created) ~= 'number' then
+if not ok or state ~= 'f' or not readable(ext) or type(ext.P) ~= 'string' or not sane(created) then
   commit()
   return {ARGV[1], 0}
 end

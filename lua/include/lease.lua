@@ -10,9 +10,8 @@ end
 
 local function read_lease(raw)
   local ok, token, length, taken, marks, score, progress = pcall(cmsgpack.unpack, raw)
-  if not ok or type(token) ~= 'string' or type(length) ~= 'number' or type(taken) ~= 'number'
-      or type(marks) ~= 'number' or type(score) ~= 'number'
-      or (progress ~= nil and type(progress) ~= 'string') then return nil end
+  if not ok or type(token) ~= 'string' or not sane(length) or not sane(taken) or not sane(marks)
+      or type(score) ~= 'number' or score ~= score or (progress ~= nil and type(progress) ~= 'string') then return nil end
   return {token = token, length = length, taken = taken, marks = marks, score = score, progress = progress}
 end
 

@@ -4,6 +4,7 @@
 local SPAN, BUCKETS = 30000, 3
 local remembered, remembered_words = {}, {}
 
+local function last_epoch() return math.floor(number(meta.epoch) or 0) end
 local function bucket(epoch) return K['memory' .. (epoch % BUCKETS)] end
 
 local function remember(field, value)
@@ -14,7 +15,7 @@ end
 
 -- Newest first: an id that was remembered before may have been dispatched anew since.
 local function recall(field)
-  local epoch = tonumber(meta.epoch or nil) or 0
+  local epoch = last_epoch()
   return remembered[field] or redis.call('HGET', bucket(epoch), field)
     or redis.call('HGET', bucket(epoch - 1), field) or redis.call('HGET', bucket(epoch - 2), field)
 end
@@ -23,7 +24,7 @@ end
 local function keep_memory(now)
   if #remembered_words == 0 then return end
   local epoch = math.floor(now / SPAN)
-  local last = tonumber(meta.epoch or nil) or 0
+  local last = last_epoch()
   if epoch ~= last then
     for e = math.max(last + 1, epoch - BUCKETS + 1), epoch do redis.call('UNLINK', bucket(e)) end
     note('epoch', epoch)

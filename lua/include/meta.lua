@@ -10,7 +10,7 @@ local function note(field, value)
 end
 
 local function bump(field, by)
-  local value = (tonumber(meta[field] or nil) or 0) + (by or 1)
+  local value = (number(meta[field]) or 0) + (by or 1)
   note(field, value)
   return value
 end
@@ -25,10 +25,10 @@ local function begin()
     if meta.v then return nil, refuse_version(meta.v) end
     changed.v = true
   end
-  local last = tonumber(meta.now or nil) or 0
+  local last = number(meta.now) or 0
   local now = wall()
   if now <= last then return last end
-  local lease = tonumber(meta.lease or nil)
+  local lease = number(meta.lease)
   if last > 0 and lease and now - last > lease / 2 then note('gap_end', now) end
   note('now', now)
   return now
@@ -46,7 +46,7 @@ local function commit()
 end
 
 local function setting(field, default)
-  return tonumber(redis.call('HGET', K.meta, field) or nil) or default
+  return number(redis.call('HGET', K.meta, field)) or default
 end
 
 local function ring() redis.call('PUBLISH', K.meta .. ':bell', '1') end

@@ -20,23 +20,28 @@ local function pack_record(payload, created, ext)
   return cmsgpack.pack(payload, created, ext)
 end
 
+local function readable(ext)
+  if type(ext) ~= 'table' then return false end
+  for _, f in ipairs(NUMBERS) do
+    local v = ext[f]
+    if v ~= nil and not sane(v) then return false end
+  end
+  for _, f in ipairs(TEXTS) do
+    if ext[f] ~= nil and type(ext[f]) ~= 'string' then return false end
+  end
+  if ext.A ~= nil then
+    if type(ext.A) ~= 'table' then return false end
+    for _, word in pairs(ext.A) do if type(word) ~= 'string' then return false end end
+  end
+  return true
+end
+
 -- Total: whatever bytes are in the hash, the answer is a whole record or nothing.
 local function unpack_record(raw)
   local ok, payload, created, ext = pcall(cmsgpack.unpack, raw)
-  if not ok or type(payload) ~= 'string' or type(created) ~= 'number' then return nil end
+  if not ok or type(payload) ~= 'string' or not sane(created) then return nil end
   if ext == nil then return payload, created, {} end
-  if type(ext) ~= 'table' then return nil end
-  for _, f in ipairs(NUMBERS) do
-    local v = ext[f]
-    if v ~= nil and (type(v) ~= 'number' or v ~= v) then return nil end
-  end
-  for _, f in ipairs(TEXTS) do
-    if ext[f] ~= nil and type(ext[f]) ~= 'string' then return nil end
-  end
-  if ext.A ~= nil then
-    if type(ext.A) ~= 'table' then return nil end
-    for _, word in pairs(ext.A) do if type(word) ~= 'string' then return nil end end
-  end
+  if not readable(ext) then return nil end
   return payload, created, ext
 end
 

@@ -10,7 +10,7 @@ local function add_request(requests, req)
   local all = (requests or '') .. ',' .. req
   local _, n = string.gsub(all, ',', ',')
   while n > KEPT do
-    all = string.match(all, '^,[^,]*(,.*)$')
+    all = string.match(all, '^[^,]*,[^,]*(,.*)$')
     n = n - 1
   end
   return all

@@ -24,7 +24,7 @@ local function sweep_one(id, now)
   end
   -- A renewal lost to an outage is not a dead worker: once per lease, until it is renewed.
   local lapsed = tonumber(redis.call('ZSCORE', K.active, id))
-  if not has(lease, EXTENDED) and lapsed < (tonumber(meta.gap_end or nil) or 0) + lease.length then
+  if not has(lease, EXTENDED) and lapsed < (number(meta.gap_end) or 0) + lease.length then
     set_mark(id, lease, EXTENDED)
     redis.call('ZADD', K.active, fmt(now + lease.length), id)
     return
@@ -82,6 +82,7 @@ local function promote(now, limit)
   for i = 1, #due, 2 do
     seq = seq + 1
     redis.call('ZREM', K.delayed, due[i])
-    redis.call('ZADD', K.ready, fmt(ready_score(255 - tonumber(due[i + 1]) % 256, seq)), due[i])
+    local score = number(due[i + 1])
+    redis.call('ZADD', K.ready, fmt(ready_score(score and 255 - score % 256 or PRIORITY, seq)), due[i])
   end
 end

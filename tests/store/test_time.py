@@ -13,6 +13,7 @@ from tests.servers import Server
 from tests.store.hands import exchange, take
 
 CALLS: dict[str, Callable[[Hive], object]] = {
+    "account": lambda hive: hive._run(hive._core.commands.account("q", {"n": 1})),
     "cancel": lambda hive: hive.queue("q").cancel("J"),
     "configure": lambda hive: hive.queue("q").pause(),
     "destroy": lambda hive: hive.queue("q").destroy(),
