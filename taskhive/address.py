@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -44,6 +44,12 @@ class Target:
     """Options for connections to data servers."""
     sentinel: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Options for connections to sentinels."""
+    remap: Callable[[tuple[str, int]], tuple[str, int]] | None = field(default=None, repr=False)
+    """Where a server is for us that calls itself something else, behind a NAT or in a container."""
+
+    def reached(self, host: str, port: int) -> Address:
+        """The address to connect to for one that a server has told."""
+        return Address(*(self.remap((host, port)) if self.remap else (host, port)))
 
     def __str__(self) -> str:
         if self.routing is Routing.EMBEDDED:
@@ -115,7 +121,12 @@ def read_url(url: str, options: Mapping[str, Any] | None = None) -> Target:
     connection.update(options or {})
     asked = {name: connection.pop(name) for name in list(connection) if name.startswith("sentinel_")}
     sentinel = {name.removeprefix("sentinel_"): value for name, value in asked.items()}
-    return Target(routing, seeds, tls, service, connection, sentinel)
+    remap = connection.pop("address_remap", None)
+    if remap is not None and not callable(remap):
+        raise ConfigurationError(
+            "address_remap", "not callable", "Give a function of (host, port) that returns such a pair"
+        )
+    return Target(routing, seeds, tls, service, connection, sentinel, remap)
 
 
 def _address(text: str, routing: Routing) -> Address:

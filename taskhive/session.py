@@ -138,11 +138,11 @@ class Session:
                     data = build(True)
                     continue
                 case Reaction.MOVED:
-                    slot, there = _redirection(error, address)
+                    slot, there = self._redirection(error, address)
                     self._slots[slot] = there
                     continue
                 case Reaction.ASK:
-                    _, detour = _redirection(error, address)
+                    _, detour = self._redirection(error, address)
                     data, asking = pack(b"ASKING") + build(True), 1
                     continue
                 case Reaction.RESEND | Reaction.REROUTE:
@@ -247,7 +247,7 @@ class Session:
     def _learn_master(self, seed: Address, reply: Any) -> bool:
         if not (isinstance(reply, list) and len(reply) == 2):
             return False
-        self._primary = Address(reply[0].decode(), int(reply[1]))
+        self._primary = self.target.reached(reply[0].decode(), int(reply[1]))
         return True
 
     def _learn_slots(self, seed: Address, reply: Any) -> bool:
@@ -255,10 +255,18 @@ class Session:
         for start, end, primary, *_ in reply:
             # An empty or unknown host means: the one you have asked.
             host = (primary[0] or b"").decode()
-            there = Address(host if host not in ("", "?") else seed.host, int(primary[1]))
+            there = self.target.reached(host if host not in ("", "?") else seed.host, int(primary[1]))
             slots.update(dict.fromkeys(range(start, end + 1), there))
         self._slots = slots
         return bool(slots)
+
+    def _redirection(self, error: Exception, asked: Address | None) -> tuple[int, Address]:
+        """Slot and server from "MOVED 3999 127.0.0.1:6381", with or without its first word."""
+        words = str(error).split()
+        host, _, port = words[-1].rpartition(":")
+        if host in ("", "?") and asked is not None:  # a server that does not know its own name
+            host = asked.host
+        return int(words[-2]), self.target.reached(host, int(port))
 
     # A first look at the server
 
@@ -310,12 +318,3 @@ def _was_closed(outcome: Any) -> bool:
         and outcome.sent
         and isinstance(outcome.error, (ConnectionError, LibraryConnectionError))
     )
-
-
-def _redirection(error: Exception, asked: Address | None) -> tuple[int, Address]:
-    """Slot and server from "MOVED 3999 127.0.0.1:6381", with or without its first word."""
-    words = str(error).split()
-    host, _, port = words[-1].rpartition(":")
-    if host in ("", "?") and asked is not None:  # a server that does not know its own name
-        host = asked.host
-    return int(words[-2]), Address(host, int(port))
