@@ -89,6 +89,7 @@ def use_every_script(hive: Hive) -> None:
     for state in ("ready", "delayed", "failed", "succeeded", "cancelled"):
         q.purge(state)
         lane.purge(state)
+    hive._run(hive._core.commands.account("q", {"n": 1, "wall": 5}))  # what a worker's attempts cost
     with hive.lock("report", ttl=30):
         pass
     assert "q" in hive.queues()
