@@ -92,6 +92,13 @@ def use_every_script(hive: Hive) -> None:
     hive._run(hive._core.commands.account("q", {"n": 1, "wall": 5}))  # what a worker's attempts cost
     with hive.lock("report", ttl=30):
         pass
+    commands = hive._core.commands
+    assert hive._run(commands.account("q", {"n": 1}))
+    assert hive._run(commands.costs("q")).count == 1
+    hive._run(commands.announce("w1", {"host": "here"}, 60))
+    assert [one["id"] for one in hive._run(commands.workers())] == ["w1"]
+    hive._run(commands.leave("w1"))
+    assert hive._run(commands.events("q", "", 10))
     assert "q" in hive.queues()
     hive.queue("q").destroy()
 
