@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
 from types import MappingProxyType
@@ -72,6 +72,18 @@ class JobInfo:
     """Arguments or result are a signed pickle, which is opened only where it is used."""
     corrupt: bool = False
     """The record could not be read; nothing but its id and state is known."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A handler is told of jobs by pickle, which has no way with a read-only mapping.
+        words = {one.name: getattr(self, one.name) for one in fields(self)}
+        words["kwargs"], words["options"] = dict(self.kwargs), dict(self.options)
+        return _job_info, (words,)
+
+
+def _job_info(words: dict[str, Any]) -> JobInfo:
+    """A record that came by pickle."""
+    frozen = {name: MappingProxyType(words[name]) for name in ("kwargs", "options")}
+    return JobInfo(**{**words, **frozen})
 
 
 @dataclass(frozen=True, slots=True)
