@@ -38,6 +38,10 @@ class Keeper(Protocol):
         """Jobs came."""
         ...
 
+    def asked_for(self, line: Line) -> None:
+        """The queue was asked: what it did not need of its share is for others."""
+        ...
+
     def renewed(self, attempt: Attempt, answer: int) -> None:
         """A renewal was answered with something else than "kept"."""
         ...
@@ -72,7 +76,7 @@ class Exchanger:
             self.wake.clear()
             now = clock.monotonic()
             is_due = line.is_due(now)
-            want = self._want(is_due)
+            want = self._want(now)
             settles = line.owed()
             renewals = line.renewals(now)
             if want or settles or renewals or (is_due and not self._keeper.is_draining):
@@ -89,14 +93,20 @@ class Exchanger:
         except TimeoutError:
             pass  # it is time
 
-    def _want(self, is_due: bool) -> int:
+    def _want(self, now: float) -> int:
         line = self.line
-        if is_due:
+        if line.due_at is not None and now >= line.due_at:
+            line.hungry = True
+        was_hungry = line.hungry
+        if now >= line.poll_at:
+            # A look on suspicion: if there is no room for it now, it is not a claim on the next room.
             line.hungry = True
         if not line.hungry:
             return 0
         # Every lease is renewed in one call, so no more are held than one call can name.
-        return max(0, min(self._keeper.want(line), MAX_LEASES, MAX_RENEWALS - len(line.held)))
+        want = max(0, min(self._keeper.want(line), MAX_LEASES, MAX_RENEWALS - len(line.held)))
+        line.hungry = was_hungry or want > 0
+        return want
 
     async def _exchange(self, want: int, settles: list[Settle], renewals: list[Renewal]) -> None:
         line = self.line
@@ -122,6 +132,8 @@ class Exchanger:
             # A resent request is answered with the leases it was given the first time.
             trusted = first + line.lease
             self._keeper.leased(line, [line.attempt(job, trusted) for job in got.leases])
+        if want:
+            self._keeper.asked_for(line)
 
     async def _ask(
         self, want: int, settles: list[Settle], renewals: list[Renewal]

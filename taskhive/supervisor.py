@@ -329,6 +329,9 @@ class Supervisor:
         self.pool.add(attempts)
         if self.is_draining:
             self.pool.drain()
+
+    def asked_for(self, line: Line) -> None:
+        """Let the next queue ask for what is left."""
         self._wake_hungry()
 
     def renewed(self, attempt: Attempt, answer: int) -> None:
