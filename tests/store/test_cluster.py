@@ -93,7 +93,6 @@ def use_every_script(hive: Hive) -> None:
     with hive.lock("report", ttl=30):
         pass
     commands = hive._core.commands
-    assert hive._run(commands.account("q", {"n": 1}))
     assert hive._run(commands.costs("q")).count == 1
     hive._run(commands.announce("w1", {"host": "here"}, 60))
     assert [one["id"] for one in hive._run(commands.workers())] == ["w1"]
