@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from taskhive.bars import bar
 from taskhive.board import Watch
-from taskhive.errors import ResultTimeout
+from taskhive.errors import RedisUnavailable, ResultTimeout
+from taskhive.events import Event
+from taskhive.following import HiveFollower, JobFollower, QueueFollower
 from taskhive.jobs import Fetched
 from taskhive.waiting import Waited, is_over
 
@@ -61,6 +63,45 @@ async def end_of(job: AsyncJob[Any], timeout: float | None) -> Fetched:
         async for _, end in coming:
             return end
     raise AssertionError("a job that ended is told of")
+
+
+async def queue_events(hive: AsyncHive, queue: str, place: str | None) -> AsyncIterator[Event]:
+    """The events of a queue."""
+    hive._may_wait()
+    follower = QueueFollower(hive._core.commands, queue)
+    await hive._run(follower.start(place))
+    while True:
+        for event in await _read(hive, follower):
+            yield event
+
+
+async def hive_events(hive: AsyncHive) -> AsyncIterator[Event]:
+    """The events of all queues."""
+    hive._may_wait()
+    follower = HiveFollower(hive._core.commands)
+    await hive._run(follower.start())
+    while True:
+        for event in await _read(hive, follower):
+            yield event
+
+
+async def job_events(job: AsyncJob[Any]) -> AsyncIterator[Event]:
+    """The events of a job until its end."""
+    job._hive._may_wait()
+    follower = JobFollower(job._hive._core.commands, job.queue, job.id, job._generation)
+    for event in await job._hive._run(follower.start()):
+        yield event
+    while not follower.is_over:
+        for event in await _read(job._hive, follower):
+            yield event
+
+
+async def _read(hive: AsyncHive, follower: QueueFollower | HiveFollower | JobFollower) -> list[Event]:
+    while True:
+        try:
+            return await hive._run(follower.read())
+        except RedisUnavailable:
+            continue  # an outage is waited out; the reader goes on where it was
 
 
 async def as_completed(

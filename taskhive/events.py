@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from taskhive import records
-from taskhive.jobs import Progress, when
+from taskhive.jobs import ErrorInfo, Progress, when
 
 FROM_NOW = "$"
 """As the id to read from: only what happens after this."""
@@ -52,6 +52,13 @@ class Event:
     message: str = ""
     retries_left: int | None = None
     progress: Progress | None = None
+
+    @property
+    def error(self) -> ErrorInfo | None:
+        """Why it is retried or given up, in short: `job.attempts()` has it whole."""
+        if not (self.error_kind or self.error_type):
+            return None
+        return ErrorInfo(self.error_kind, self.error_type, self.message)
 
 
 def read_events(queue: str, entries: Any) -> list[Event]:

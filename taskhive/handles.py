@@ -14,7 +14,7 @@ from taskhive.exceptions import checked_class
 from taskhive.handler_options import HandlerOptions
 from taskhive.handlers import Handler, Registry, checked_function, handler_name
 from taskhive.jobs import Fetched, Standing
-from taskhive.options import JobOptions
+from taskhive.options import UNSET, JobOptions
 from taskhive.results import value_of
 from taskhive.retries import Counts
 from taskhive.signing import is_sealed
@@ -148,11 +148,20 @@ class QueueBase(Generic[H]):
             wait = units.seconds(wait, "wait")
         return self._core.commands.lease(self.name, max(1, round(length * 1000)), wait)
 
-    def _depth(self, max_depth: int | None) -> Flow[None]:
-        if max_depth is not None:
-            units.whole(max_depth, "max_depth", least=1)
-        depth = "" if max_depth is None else str(max_depth)
-        return self._core.commands.configure(self.name, depth=depth)
+    def _configure_flow(self, max_depth: Any, events: Any) -> Flow[None]:
+        words = {}
+        if max_depth is not UNSET:
+            if max_depth is not None:
+                units.whole(max_depth, "max_depth", least=1)
+            words["depth"] = "" if max_depth is None else str(max_depth)
+        if events is not UNSET:
+            words["events"] = "" if units.flag(events, "events") else "0"
+        if not words:
+            raise ConfigurationError("configure", "nothing is given", "Give max_depth, or events")
+        return self._core.commands.configure(self.name, **words)
+
+    def _cancel_flow(self, job_id: str, cooperative: Any, grace: Any) -> Flow[bool]:
+        return cancel_flow(self._core, self.name, job_id, cooperative, grace)
 
     def _destroy_flow(self) -> Flow[int]:
         if self._core.commands.keys(self.name).is_lane:
@@ -220,6 +229,9 @@ class JobBase(Generic[H]):
         pairs = zip(bound, answers, strict=False)
         return [cls._of(hive, one.queue, one.item, got) for one, got in pairs if got is not None]
 
+    def _cancel_flow(self, cooperative: Any, grace: Any) -> Flow[bool]:
+        return cancel_flow(self._hive._core, self.queue, self.id, cooperative, grace)
+
     def _remember(self, end: Fetched) -> None:
         # A handle ends once. One that means "the newest run" may end again with another.
         if self._generation is not None and end.standing is Standing.ENDED:
@@ -231,6 +243,14 @@ class JobBase(Generic[H]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.queue}/{self.id})"
+
+
+def cancel_flow(core: Core, queue: str, job_id: str, cooperative: Any, grace: Any) -> Flow[bool]:
+    """A cancel, its options checked."""
+    asked, seconds = units.flag(cooperative, "cooperative"), units.seconds(grace, "grace")
+    if asked and seconds:
+        raise ConfigurationError("grace", "nobody is killed by a cooperative cancel", "Give one of them")
+    return core.commands.cancel(queue, job_id, asked, seconds)
 
 
 class LeaseBase(Generic[H]):

@@ -10,18 +10,19 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 
-from taskhive import relay, units, waiting
+from taskhive import following, relay, units, waiting
 from taskhive.broker import Broker
 from taskhive.commands import Answer, Settle
 from taskhive.core import DEFAULT_VISIBILITY, IO_TIMEOUT, BoundJob, listed_state, purged_state
 from taskhive.effects import Flow, T
 from taskhive.errors import NotDurable, PartialDispatch
+from taskhive.events import Event
 from taskhive.handlers import Handler, Registers
 from taskhive.handles import BoundBase, HiveBase, JobBase, LeaseBase, QueueBase, bound_jobs
-from taskhive.jobs import JobInfo, JobState, Page, QueueStats
+from taskhive.jobs import AttemptInfo, JobInfo, JobState, Page, Progress, QueueStats
 from taskhive.listener import Listener
 from taskhive.locks import Lock
-from taskhive.options import PLAIN
+from taskhive.options import PLAIN, UNSET
 from taskhive.waiting import Waited
 
 P = ParamSpec("P")
@@ -131,6 +132,10 @@ class Hive(HiveBase):
         """The results in the order of the jobs; the first failure is raised as soon as it is there."""
         return waiting.gather(self, list(jobs), waiting.seconds(timeout), return_exceptions)
 
+    def events(self) -> Iterator[Event]:
+        """What happens in all queues from now on, for ever."""
+        return waiting.hive_events(self)
+
     def ping(self, wait: float = 0.0) -> float:
         """The seconds one round trip takes; tries for `wait` seconds before it gives up."""
         patience = units.seconds(wait, "wait")
@@ -210,9 +215,9 @@ class Queue(QueueBase[Hive]):
 
     # Acting
 
-    def cancel(self, id: str) -> bool:
-        """Drop a waiting job, mark a running one; True if because of this it will not finish."""
-        return self._hive._run(self._core.commands.cancel(self.name, units.job_id(id)))
+    def cancel(self, id: str, cooperative: bool = False, grace: float = 0.0) -> bool:
+        """Drop a waiting job, kill a running one; as `job.cancel`."""
+        return self._hive._run(self._cancel_flow(units.job_id(id), cooperative, grace))
 
     def pause(self) -> None:
         """Let nobody take jobs; what runs goes on, and dispatching too."""
@@ -222,9 +227,16 @@ class Queue(QueueBase[Hive]):
         """End a pause."""
         self._hive._run(self._core.commands.configure(self.name, paused=""))
 
-    def configure(self, *, max_depth: int | None) -> None:
-        """Refuse dispatches with `QueueFull` once `max_depth` jobs wait; None: never."""
-        self._hive._run(self._depth(max_depth))
+    def configure(self, *, max_depth: int | None = UNSET, events: bool = UNSET) -> None:
+        """Refuse dispatches with `QueueFull` once `max_depth` jobs wait; keep no events."""
+        self._hive._run(self._configure_flow(max_depth, events))
+
+    def events(self, after: Event | str | None = None) -> Iterator[Event]:
+        """What happens in this queue, for ever: from now on, or behind an event or its id.
+
+        An empty id stands for the oldest that is kept.
+        """
+        return waiting.queue_events(self._hive, self.name, following.after(after))
 
     def purge(self, state: str, older_than: float = 0.0) -> int:
         """Drop the jobs in one state that are at least `older_than` seconds old; how many."""
@@ -268,9 +280,27 @@ class Job(JobBase[Hive], Generic[R]):
         commands = self._hive._core.commands
         return self._hive._run(commands.info(self.queue, self.id, self._generation))
 
-    def cancel(self) -> bool:
-        """Drop it if it waits, mark it if it runs; False if it had ended."""
-        return self._hive._run(self._hive._core.commands.cancel(self.queue, self.id))
+    def progress(self) -> Progress | None:
+        """How far its handler says it is; of a job that has ended, how far it came."""
+        commands = self._hive._core.commands
+        return self._hive._run(commands.progress(self.queue, self.id, self._generation))
+
+    def attempts(self) -> list[AttemptInfo]:
+        """Its attempts that are over, the last five, oldest first: errors, costs, black boxes."""
+        commands = self._hive._core.commands
+        return self._hive._run(commands.attempts(self.queue, self.id, self._generation))
+
+    def events(self) -> Iterator[Event]:
+        """What happened to it and what does, until its end."""
+        return waiting.job_events(self)
+
+    def cancel(self, cooperative: bool = False, grace: float = 0.0) -> bool:
+        """Drop it if it waits, kill it if it runs, after `grace` seconds; False if it had ended.
+
+        With `cooperative` a running one is only asked: it sees `current_job().cancelled`, and what it
+        returns stands.
+        """
+        return self._hive._run(self._cancel_flow(cooperative, grace))
 
     def delete(self) -> bool:
         """Drop its record and result; raises `JobActive` while it runs."""

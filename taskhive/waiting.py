@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from taskhive import units
 from taskhive.bars import bar
 from taskhive.board import Watch
-from taskhive.errors import ConfigurationError, ResultTimeout
+from taskhive.errors import ConfigurationError, RedisUnavailable, ResultTimeout
+from taskhive.events import Event
+from taskhive.following import HiveFollower, JobFollower, QueueFollower
 from taskhive.jobs import Fetched, JobState
 
 if TYPE_CHECKING:
@@ -88,6 +90,44 @@ def end_of(job: Job[Any], timeout: float | None) -> Fetched:
         for _, end in coming:
             return end
     raise AssertionError("a job that ended is told of")
+
+
+def queue_events(hive: Hive, queue: str, place: str | None) -> Iterator[Event]:
+    """The events of a queue; where it begins is settled now, not at the first look."""
+    hive._may_wait()
+    follower = QueueFollower(hive._core.commands, queue)
+    hive._run(follower.start(place))
+    return _endless(hive, follower)
+
+
+def hive_events(hive: Hive) -> Iterator[Event]:
+    """The events of all queues."""
+    hive._may_wait()
+    follower = HiveFollower(hive._core.commands)
+    hive._run(follower.start())
+    return _endless(hive, follower)
+
+
+def _endless(hive: Hive, follower: QueueFollower | HiveFollower) -> Iterator[Event]:
+    while True:
+        try:
+            events = hive._run(follower.read())
+        except RedisUnavailable:
+            continue  # an outage is waited out; the reader goes on where it was
+        yield from events
+
+
+def job_events(job: Job[Any]) -> Iterator[Event]:
+    """The events of a job until its end."""
+    job._hive._may_wait()
+    follower = JobFollower(job._hive._core.commands, job.queue, job.id, job._generation)
+    yield from job._hive._run(follower.start())
+    while not follower.is_over:
+        try:
+            events = job._hive._run(follower.read())
+        except RedisUnavailable:
+            continue
+        yield from events
 
 
 def as_completed(

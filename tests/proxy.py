@@ -130,12 +130,11 @@ class _Link:
             self._server.sendall(data)
             if fault is Fault.RESET:
                 self.close(reset=True)
-                return
 
     def _replies(self) -> None:
         while data := self._server.recv(1 << 20):
             match self._fault:
-                case Fault.LOSE_REPLY | Fault.RESET:
+                case Fault.LOSE_REPLY:
                     return
                 case Fault.HOLD_REPLY:
                     self._proxy.let_go.wait(60)

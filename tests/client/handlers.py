@@ -123,6 +123,24 @@ def surroundings() -> str:
 
 @hive.handler(max_retries=0)
 def counts(to: int) -> int:
-    for number in current_job().track(range(to)):
-        assert number >= 0
+    for _ in current_job().track(range(to), note={"of": to}):
+        pass
     return to
+
+
+@hive.handler(max_retries=0, timeout=60)
+def stops(folder: str) -> str:
+    """Tells that it runs, and goes on until it is asked to stop."""
+    job = current_job()
+    job.progress(1, total=2)
+    Path(folder, job.id).touch()
+    while not job.cancelled:
+        time.sleep(0.005)
+    return "asked"
+
+
+@hive.handler(max_retries=1, min_backoff=0, max_backoff=0)
+def flaky() -> str:
+    if current_job().attempt == 1:
+        raise ValueError("not yet")
+    return "now"

@@ -35,6 +35,13 @@ def test_gather_has_the_results_in_the_order_of_the_jobs(hive: Hive) -> None:
     assert hive.gather([]) == []
 
 
+def test_a_job_does_not_wait_for_queues_that_are_empty(hive: Hive) -> None:
+    # The worker has many more queues than children, and asks them all in turn when it is idle.
+    for number in range(20):
+        assert hive.queue("echo").dispatch(number).result(timeout=30) == number
+        assert hive.queue("flaky").dispatch().result(timeout=30) == "now"
+
+
 def test_gather_raises_the_first_failure_or_hands_it_back(hive: Hive) -> None:
     good, bad = hive.queue("echo").dispatch(1), hive.queue("fails").dispatch("built-in")
     with pytest.raises(ValueError, match="bad number"):
