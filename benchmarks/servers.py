@@ -73,6 +73,8 @@ def running(program: Path) -> Iterator[Server]:
         directory = Path(name)
         words = [str(program), "--port", "0", "--unixsocket", str(directory / "s")]
         words += ["--dir", name, "--save", "", "--appendonly", "no"]
+        # It would keep the arguments of slow calls, and be measured with the jobs.
+        words += ["--slowlog-log-slower-than", "-1"]
         with (directory / "log").open("ab") as log:
             process = subprocess.Popen(words, stdout=log, stderr=log)
         try:

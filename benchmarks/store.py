@@ -166,8 +166,12 @@ def deepening(program: Path, scale: Scale) -> Iterator[Row]:
 def remembering(program: Path, scale: Scale, wait: float) -> Iterator[Row]:
     """The bytes of a waiting job, and what is left of it when it is done."""
     with running(program) as server:
-        with Hive(server.url) as hive:  # whatever comes with the first job is not of the jobs
-            fill(hive, "kept", 1)
+        # Whatever comes with the first jobs is not of the jobs.
+        with Hive(server.url) as hive, contextlib.closing(Client(server)) as worker:
+            fill(hive, "kept", CHUNK)
+            leases = worker.exchange("kept", [], BATCH, 0)
+            while leases:
+                leases = worker.exchange("kept", leases, BATCH, 0)
         before = server.memory()
         with Hive(server.url) as hive:
             fill(hive, "kept", scale.kept)
