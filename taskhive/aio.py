@@ -16,6 +16,8 @@ from taskhive.aio_broker import AsyncBroker
 from taskhive.aio_listener import AsyncListener
 from taskhive.commands import Answer, Settle
 from taskhive.core import DEFAULT_VISIBILITY, IO_TIMEOUT, BoundJob, listed_state, purged_state
+from taskhive.costs import HandlerCosts
+from taskhive.crew import WorkerInfo, read_worker
 from taskhive.effects import Flow, T
 from taskhive.errors import NotDurable, PartialDispatch
 from taskhive.events import Event
@@ -78,6 +80,14 @@ class AsyncHive(HiveBase):
     async def queues(self) -> list[str]:
         """The names of all queues that were dispatched to, in order."""
         return await self._run(self._core.commands.queues())
+
+    async def workers(self) -> list[WorkerInfo]:
+        """The workers there are, as each says of itself every few seconds."""
+        return [read_worker(one) for one in await self._run(self._core.commands.workers())]
+
+    async def handlers(self) -> list[HandlerCosts]:
+        """What the attempts of each handler have cost, all workers together."""
+        return await self._run(self._core.commands.handlers())
 
     async def dispatch_many(self, calls: Iterable[AsyncBoundCall]) -> list[AsyncJob[Any]]:
         """Dispatch calls made by `bind`, of any queues and options, in as few trips as can be."""

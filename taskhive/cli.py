@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from typing import Any
 
@@ -13,9 +14,11 @@ from taskhive.errors import ConfigurationError, HandlerError, ServerError
 from taskhive.gauge import Gauge
 from taskhive.governor import Bounds
 from taskhive.guard import Guard
+from taskhive.hive import Hive
 from taskhive.logs import Log
 from taskhive.machine import Machine
 from taskhive.regulator import MOST, Regulator, default_most
+from taskhive.status import look, portable, text
 from taskhive.supervisor import Supervisor
 from taskhive.worker_options import WorkerOptions
 from taskhive.world import RealWorld, check_reload
@@ -108,6 +111,24 @@ def run(
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(code)
+
+
+@main.command(context_settings={"auto_envvar_prefix": "TASKHIVE"})
+@click.option("--url", help="Server; else TASKHIVE_URL, else the embedded one.")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def status(url: str | None, as_json: bool) -> None:
+    """Show workers, queues, and what handlers have cost."""
+    try:
+        with Hive(url) as hive:
+            found = look(hive)
+    except ConfigurationError as error:
+        _fail(str(error), USAGE)
+    except ServerError as error:
+        _fail(str(error), REFUSED)
+    if as_json:
+        click.echo(json.dumps(portable(found), indent=1))
+    else:
+        click.echo(text(found), nl=False)
 
 
 def _worker(options: WorkerOptions, log: Log) -> Supervisor:

@@ -482,6 +482,16 @@ class Commands:
         name = self.keys(queue).name("costs").encode()
         return read_costs(queue, (yield from self.session.command(name, b"HGETALL", name)))
 
+    def handlers(self) -> Flow[list[HandlerCosts]]:
+        """The same of every queue of which an attempt was accounted."""
+        found = []
+        for queue in (yield from self.queues()):
+            for name in (queue, f"{queue}{units.LANE_SUFFIX}"):
+                costs = yield from self.costs(name)
+                if costs.count:
+                    found.append(costs)
+        return found
+
     def sweep(self, queue: str) -> Flow[list[str]]:
         """Do now what any exchange does in passing; the ids whose lease had lapsed."""
         lane = b"0" if self.keys(queue).is_lane else b"1"

@@ -14,6 +14,8 @@ from taskhive import following, relay, units, waiting
 from taskhive.broker import Broker
 from taskhive.commands import Answer, Settle
 from taskhive.core import DEFAULT_VISIBILITY, IO_TIMEOUT, BoundJob, listed_state, purged_state
+from taskhive.costs import HandlerCosts
+from taskhive.crew import WorkerInfo, read_worker
 from taskhive.effects import Flow, T
 from taskhive.errors import NotDurable, PartialDispatch
 from taskhive.events import Event
@@ -79,6 +81,14 @@ class Hive(HiveBase):
     def queues(self) -> list[str]:
         """The names of all queues that were dispatched to, in order."""
         return self._run(self._core.commands.queues())
+
+    def workers(self) -> list[WorkerInfo]:
+        """The workers there are, as each says of itself every few seconds."""
+        return [read_worker(one) for one in self._run(self._core.commands.workers())]
+
+    def handlers(self) -> list[HandlerCosts]:
+        """What the attempts of each handler have cost, all workers together."""
+        return self._run(self._core.commands.handlers())
 
     def dispatch_many(self, calls: Iterable[BoundCall]) -> list[Job[Any]]:
         """Dispatch calls made by `bind`, of any queues and options, in as few trips as can be."""

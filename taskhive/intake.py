@@ -49,9 +49,14 @@ class Bid:
     """When it was last given something: the smaller, the sooner it is its turn."""
 
     @property
-    def quick(self) -> bool:
+    def is_quick(self) -> bool:
         """Whether it may use the slot above the target."""
         return self.p95 is not None and self.p95 < QUICK
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether it may try that slot once: how else should it be known that it is quick?"""
+        return self.p95 is None and self.held == 0
 
 
 def share(
@@ -86,7 +91,7 @@ def share(
             if more > 0:
                 granted[bid.queue] = granted.get(bid.queue, 0) + more
     if not above_used:
-        _one_above([bid for bid in waiting if bid.queue not in granted], granted)
+        _one_above([bid for bid in waiting if bid.queue not in granted], granted, target)
     return granted
 
 
@@ -126,9 +131,14 @@ def _starves(bid: Bid, now: float) -> bool:
     return now - bid.last_served >= max(STARVES_AFTER, STARVES_AFTER_RUNS * bid.mean)
 
 
-def _one_above(bids: list[Bid], granted: dict[str, int]) -> None:
+def _one_above(bids: list[Bid], granted: dict[str, int], target: float) -> None:
     """Quick jobs move beside heavy ones by one slot more than there are."""
-    quick = [bid for bid in bids if bid.quick and bid.weight <= 1 and _left(bid, 0) > 0]
-    if quick:
-        bid = min(quick, key=lambda one: (-one.priority, one.last_served, one.queue))
-        granted[bid.queue] = min(bid.batch, _left(bid, 0))
+    may = [
+        bid
+        for bid in bids
+        # Whoever wants one job at a time wants no trials beside it.
+        if (bid.is_quick or (bid.is_unknown and target > 1)) and bid.weight <= 1 and _left(bid, 0) > 0
+    ]
+    if may:
+        bid = min(may, key=lambda one: (-one.priority, one.last_served, one.queue))
+        granted[bid.queue] = min(bid.batch, _left(bid, 0)) if bid.is_quick else 1

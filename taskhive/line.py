@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from taskhive.commands import MAX_SETTLES, Exchanged, Leased, Renewal, Settle
+from taskhive.costs import Spent
 from taskhive.handler_options import HandlerOptions
 from taskhive.jobs import LimitHits
 from taskhive.options import read_stored
@@ -45,6 +46,8 @@ class Line:
     asking: int = 0
     """Jobs that the exchange in flight asks for."""
     tally: Tally = field(default_factory=Tally)
+    spent: Spent = field(default_factory=Spent)
+    """Costs that the server has not been told of."""
     is_served: bool = True
     """There is a handler for it: after a reload there may be none any more."""
     _first: tuple[HandlerOptions, HandlerOptions] | None = None

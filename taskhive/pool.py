@@ -101,7 +101,7 @@ class Pool:
 
     def grow(self) -> None:
         """Start children until there is one for each slot that may be busy."""
-        self._grow_to(self.target + bool(self.quick))
+        self._grow_to(self.target)
 
     def _grow_to(self, size: int) -> None:
         if self._spawner is None or self._is_draining or self._clock.monotonic() < self._rests_until:

@@ -16,7 +16,8 @@ from taskhive.effects import Flow, T
 
 _NAMES = """
 dispatch lease settle renew state info progress attempts fetch cancel remove revive
-stats page matching configure purge sweep destroy queues lock keep_lock unlock events costs workers
+stats page matching configure purge sweep destroy queues lock keep_lock unlock events
+costs workers handlers
 """
 OPERATIONS = frozenset(_NAMES.split())
 

@@ -7,6 +7,7 @@ exchange is in flight for it; everything else is callbacks on the same loop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -15,14 +16,15 @@ from typing import Any
 from taskhive import frames
 from taskhive.answers import Answers
 from taskhive.clock import Clock, SystemClock
-from taskhive.commands import MAX_LEASES, MAX_RENEWALS
+from taskhive.commands import Settle
+from taskhive.dealer import Dealer
 from taskhive.errors import HandlerError, RedisUnavailable, TaskHiveError
 from taskhive.exchanger import Exchanger
 from taskhive.gauge import Seen
 from taskhive.guard import Guard
 from taskhive.handler_options import HandlerOptions
+from taskhive.herald import About, Herald, Inside
 from taskhive.ids import nonce
-from taskhive.intake import QUICK, Bid, share
 from taskhive.line import ASKED, CANCELLED, LOST, Line
 from taskhive.logs import Log
 from taskhive.outcomes import Ended, Outcome
@@ -37,6 +39,7 @@ from taskhive.world import World
 TICK = 0.25
 MARGIN = 0.5
 """How much earlier than the lease itself a lease stops being trusted."""
+LAST_WORD_WITHIN = 2.0
 TIDY_FOR = 5.0
 """How long it may take until all that a dead zygote left has fallen to us."""
 SHORT = 0.001
@@ -69,6 +72,7 @@ class Supervisor:
         self._regulator = regulator
         size = regulator.target if regulator is not None else options.concurrency or 1
         self.pool = Pool(size, self._clock, log, self, guard)
+        self._dealer = Dealer(self.lines, self.pool, self._clock, options.memory)
         self._exchangers: dict[str, Exchanger] = {}
         self._serving: dict[str, asyncio.Task[None]] = {}
         self._spawner: Spawner | None = None
@@ -85,6 +89,7 @@ class Supervisor:
         self._last_turn = self._clock.boottime()
         self._slow_until = 0.0
         self._tidy_until = 0.0
+        self._herald: Herald | None = None
 
     # Life
 
@@ -114,6 +119,13 @@ class Supervisor:
         self._spawn(self._pulse())
         if self._regulator is not None:
             self._spawn(self._regulate(self._regulator))
+            self._herald = Herald(
+                About(self.options.name, self._clock.wall()),
+                self._commands,
+                self._runner,
+                Inside(self._regulator, self.pool, self.lines, self._clock),
+            )
+            self._spawn(self._herald.speak())
         self._listen()
         if self.options.reload:
             self._spawn(self._world.watch(catalog, self._reload))
@@ -135,6 +147,11 @@ class Supervisor:
             await self._answers.close()
         self.pool.close()
         await asyncio.gather(*(spawner.stop() for spawner in (*self._spawners, *self._stopping)))
+        if self._herald is not None and self._failure is None:
+            # A server that is away is not waited for: what it does not hear, it forgets by itself.
+            with contextlib.suppress(TaskHiveError, TimeoutError):
+                async with asyncio.timeout(LAST_WORD_WITHIN):
+                    await self._herald.leave()
         await self._world.close()
         self._world.tidy(())
         self.log.event("worker.stopped")
@@ -279,48 +296,7 @@ class Supervisor:
         """How many jobs to ask for: none while others come first or we are too slow as it is."""
         if self.is_draining or not line.is_served or self._clock.monotonic() < self._slow_until:
             return 0
-        if self.pool.is_reserved:
-            return 0
-        bids = [self._bid(one) for one in self.lines.values() if one.hungry and one.is_served]
-        asked = sum(
-            -(-one.asking // self.pool.batch.get(one.queue, 1)) * one.options.weight
-            for one in self.lines.values()
-            if one.asking
-        )
-        load = self.pool.load + asked
-        target = self.pool.target
-        now = self._clock.monotonic()
-        shares = share(bids, target=target, busy=load, now=now, above_used=load > target)
-        return shares.get(line.queue, 0)
-
-    def _bid(self, line: Line) -> Bid:
-        held = len(line.held) + line.asking
-        options = line.options
-        return Bid(
-            queue=line.queue,
-            priority=options.priority,
-            most=min(MAX_LEASES, MAX_RENEWALS - held, self._fit(line)),
-            batch=self.pool.batch.get(line.queue, 1),
-            beside=self.pool.beside(line.queue),
-            weight=options.weight,
-            held=held,
-            max_concurrency=options.max_concurrency,
-            mean=line.tally.mean or 0.0,
-            p95=line.tally.p95,
-            last_served=line.last_served,
-        )
-
-    def _fit(self, line: Line) -> int:
-        """How many more attempts fit into the worker's memory, by what they took before."""
-        limit = self.options.memory
-        if limit is None:
-            return MAX_LEASES
-        counts = {queue: len(one.held) + one.asking for queue, one in self.lines.items()}
-        if not any(counts.values()):
-            return 1  # alone rather than never
-        used = sum(self.lines[queue].tally.peak * count for queue, count in counts.items())
-        peak = line.tally.peak or limit // max(1, self.pool.target)
-        return max(0, (limit - used) // peak)
+        return self._dealer.want(line)
 
     def leased(self, line: Line, attempts: list[Attempt]) -> None:
         """Start them as soon as there is room."""
@@ -383,18 +359,24 @@ class Supervisor:
             attempt = outcome.attempt
             line = self.lines[attempt.queue]
             queues.add(attempt.queue)
-            if isinstance(outcome, Ended):
-                line.tally.add(outcome.box.wall, outcome.box.peak_memory)
-            else:
-                line.tally.add(outcome.costs.wall, outcome.costs.peak_memory)
             result = verdict(outcome, self._rng, wall)
             line.end(attempt, result.settle)
+            self._account(line, outcome, result.settle)
             if result.event:
                 self.log.event(result.event, result.level, **result.facts)
         for queue in queues:
             self.pool.batch[queue] = self._batch(self.lines[queue])
             self._exchangers[queue].wake.set()
         self._wake_hungry()
+
+    def _account(self, line: Line, outcome: Outcome, settle: Settle | None) -> None:
+        """Remember what an attempt has cost, unless it was none: given back, or not ours any more."""
+        if settle is None or settle.outcome == "release":
+            return
+        took = outcome.box if isinstance(outcome, Ended) else outcome.costs
+        line.tally.add(took.wall, took.peak_memory)
+        kind = settle.outcome if settle.outcome in ("done", "cancelled") else settle.kind
+        line.spent.add(kind, took.wall, took.cpu, took.peak_memory)
 
     @staticmethod
     def _batch(line: Line) -> int:
@@ -429,16 +411,10 @@ class Supervisor:
             guard = self.pool.guard
             bases = [guard.base(slot.number) for slot in slots] if guard is not None else []
             seen = [_seen(slot, now) for slot in slots]
-            quick = frozenset(q for q, line in self.lines.items() if self._is_quick(line))
             regulator.look(seen, max(bases, default=0))
-            if self.pool.aim(regulator.target, quick):
+            if self.pool.aim(regulator.target, self._dealer.quick()):
                 self._wake_hungry()
             self.pool.shrink()
-
-    @staticmethod
-    def _is_quick(line: Line) -> bool:
-        p95 = line.tally.p95
-        return p95 is not None and p95 < QUICK and line.options.weight <= 1
 
     def explains(self, code: int) -> tuple[str, str] | None:
         """The kernel kills for want of memory with the signal that anybody may send."""

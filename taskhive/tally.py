@@ -10,8 +10,6 @@ from collections import deque
 from dataclasses import dataclass, field
 
 KEPT = 128
-ENOUGH = 5
-"""Attempts before which nothing is said about the slowest of them."""
 STALE = 16
 """Attempts that may pass before the figures are made anew."""
 
@@ -36,7 +34,7 @@ class Tally:
 
     @property
     def p95(self) -> float | None:
-        """Seconds within which 95 of 100 end; None while too few are known."""
+        """Seconds within which 95 of 100 end; None while none is known."""
         self._refresh()
         return self._p95
 
@@ -50,9 +48,7 @@ class Tally:
         if not self._walls or (self._new < STALE and len(self._walls) > STALE):
             return
         self._new = 0
-        self._p95 = _at(sorted(self._walls)) if len(self._walls) >= ENOUGH else None
-        self._peak = int(_at(sorted(self._peaks)))
-
-
-def _at(ordered: list[float] | list[int]) -> float:
-    return ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
+        # Of a few the slowest is left out: the first one in a child has still to warm up.
+        walls, peaks = sorted(self._walls), sorted(self._peaks)
+        self._p95 = walls[int(0.95 * (len(walls) - 1))]
+        self._peak = peaks[-1] if len(peaks) < 20 else peaks[int(0.95 * len(peaks))]

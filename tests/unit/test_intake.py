@@ -15,7 +15,7 @@ NOW = 1000.0
 
 
 def bid(queue: str, **facts: object) -> Bid:
-    return Bid(queue=queue, **{"last_served": NOW, **facts})  # type: ignore[arg-type]
+    return Bid(queue=queue, **{"last_served": NOW, "p95": 5.0, **facts})  # type: ignore[arg-type]
 
 
 def test_the_higher_priority_goes_first() -> None:
@@ -50,8 +50,8 @@ def test_a_queue_without_jobs_gets_nothing() -> None:
 
 def test_a_full_pool_forgets_nobody() -> None:
     bids = [bid("a"), bid("b")]
-    assert share(bids, target=2, busy=2, now=NOW) == {}
-    assert share(bids, target=2, busy=0, now=NOW) == {"a": 1, "b": 1}
+    assert share(bids, target=2, busy=2, now=NOW, above_used=True) == {}
+    assert share(bids, target=2, busy=0, now=NOW, above_used=True) == {"a": 1, "b": 1}
 
 
 def test_a_low_priority_that_starves_gets_one_first() -> None:
@@ -98,8 +98,10 @@ def test_quick_jobs_use_one_slot_above_the_target() -> None:
     assert share(bids, target=4, busy=5, now=NOW, above_used=True) == {}
 
 
-def test_a_handler_that_was_never_measured_is_not_quick() -> None:
-    assert share([bid("new")], target=1, busy=1, now=NOW) == {}
+def test_a_handler_that_was_never_measured_may_try_one_job() -> None:
+    assert share([bid("new", p95=None)], target=2, busy=2, now=NOW) == {"new": 1}
+    assert share([bid("new", p95=None, held=1)], target=2, busy=2, now=NOW) == {}
+    assert share([bid("new", p95=None)], target=1, busy=1, now=NOW) == {}
 
 
 bids_drawn = st.lists(
@@ -208,6 +210,7 @@ def test_no_head_of_a_queue_is_passed_by_more_than_one_batch_of_later_jobs(
                 weight=one.weight,
                 held=one.held,
                 mean=one.runs,
+                p95=one.runs,
                 last_served=one.served,
                 most=4,
             )
