@@ -230,14 +230,26 @@ def _checked_int(digits: str) -> int:
     return int(digits)
 
 
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if number in _INFINITE:  # 1e999 is grammar, but no number that was ever encoded
+        raise ValueError(f"{digits[:20]} is too large for a float")
+    return number
+
+
 _decode = json.JSONDecoder(
-    object_pairs_hook=_no_duplicates, parse_constant=_no_constant, parse_int=_checked_int
+    object_pairs_hook=_no_duplicates,
+    parse_constant=_no_constant,
+    parse_int=_checked_int,
+    parse_float=_finite,
 ).decode
 
 
 def _parse(body: bytes) -> Any:
     try:
         value = _decode(body.decode())
+        if b"\\ud" in body or b"\\uD" in body:
+            _encode(value).encode()  # half a pair, escaped, has no UTF-8 form; a whole pair has
     except (ValueError, RecursionError) as error:
         raise BadPayload(f"bytes that are not strict JSON: {error}") from error
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH and not _is_json(value, MAX_DEPTH + 2):

@@ -35,7 +35,7 @@ class Keeper(Protocol):
         ...
 
     def leased(self, line: Line, attempts: list[Attempt]) -> None:
-        """Jobs came, or none though some were asked for."""
+        """Jobs came."""
         ...
 
     def asked_for(self, line: Line) -> None:
@@ -128,9 +128,8 @@ class Exchanger:
             self._keeper.renewed(attempt, code)
         if len(got.leases) >= want > 0 and not got.paused:
             line.hungry = True
-        if want or got.leases:
-            # A resent request is answered with the leases it was given the first time. Also told when
-            # nothing came: the room that was held for it is free for the queues that stood behind.
+        if got.leases:
+            # A resent request is answered with the leases it was given the first time.
             trusted = first + line.lease
             self._keeper.leased(line, [line.attempt(job, trusted) for job in got.leases])
         if want:

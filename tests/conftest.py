@@ -9,11 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from taskhive import Hive
 from tests.servers import Server, programs, running
 
 _numbers = itertools.count()
+
+# The same cases in every run, no timings, and no directory of examples left behind.
+settings.register_profile("taskhive", derandomize=True, deadline=None, database=None, max_examples=50)
+settings.load_profile("taskhive")
 
 
 def pytest_report_header() -> list[str]:

@@ -130,11 +130,12 @@ class _Link:
             self._server.sendall(data)
             if fault is Fault.RESET:
                 self.close(reset=True)
+                return
 
     def _replies(self) -> None:
         while data := self._server.recv(1 << 20):
             match self._fault:
-                case Fault.LOSE_REPLY:
+                case Fault.LOSE_REPLY | Fault.RESET:
                     return
                 case Fault.HOLD_REPLY:
                     self._proxy.let_go.wait(60)

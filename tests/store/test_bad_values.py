@@ -116,7 +116,7 @@ BAD_OPTIONS: dict[str, list[Any]] = {
     "failure_ttl": [-1, True, ""],
     "update_run_at": ["yes", "true", 1, 0, None, "later"],
     "on_conflict": ["replace", "", None, True],
-    "codec": ["pickle", "JSON", "", None],
+    "codec": ["marshal", "JSON", "", None],
     "nope": [1],
     "ID": ["a"],
 }

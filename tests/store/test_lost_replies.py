@@ -198,7 +198,7 @@ def test_whoever_waits_for_a_job_survives_the_loss_of_its_ear(
 
     waiter = threading.Thread(target=lambda: got.append(far.queue("q").lease(wait=30)))
     waiter.start()
-    until(lambda: listeners() == 1, "it listens")
+    until(lambda: listeners() >= 1, "it listens")
     before = {one["id"] for one in admin.client_list()}
     admin.client_kill_filter(_type="pubsub")
     until(
