@@ -48,12 +48,30 @@ def main() -> None:
 
 @main.command(context_settings={"auto_envvar_prefix": "TASKHIVE"})
 @click.argument("files", nargs=-1)
-@click.option("--url", help="Server; else the Hive's own, TASKHIVE_URL, the embedded one.")
+@click.option(
+    "--url",
+    # The variable comes behind what the Hive of the handlers says, so it is not read here.
+    allow_from_autoenv=False,
+    help="Server; else the Hive's own, TASKHIVE_URL, the embedded one.",
+)
 @click.option(
     "--concurrency", default="auto", show_default=True, help="Jobs at once: a number, or auto."
 )
-@click.option("--min", "least", default=1, show_default=True, help="The least that auto may choose.")
-@click.option("--max", "most", type=int, help="The most that auto may choose; else 16 times the cores.")
+@click.option(
+    "--min",
+    "least",
+    envvar="TASKHIVE_MIN",
+    default=1,
+    show_default=True,
+    help="The least that auto may choose.",
+)
+@click.option(
+    "--max",
+    "most",
+    envvar="TASKHIVE_MAX",
+    type=int,
+    help="The most that auto may choose; else 16 times the cores.",
+)
 @click.option(
     "--target-cpu", default=0.9, show_default=True, help="How much of the cores auto may fill."
 )
