@@ -35,7 +35,7 @@ class Keeper(Protocol):
         ...
 
     def leased(self, line: Line, attempts: list[Attempt]) -> None:
-        """Jobs came; or none, and somebody else may ask for as many."""
+        """Jobs came."""
         ...
 
     def asked_for(self, line: Line) -> None:
@@ -128,8 +128,7 @@ class Exchanger:
             self._keeper.renewed(attempt, code)
         if len(got.leases) >= want > 0 and not got.paused:
             line.hungry = True
-        if want or got.leases:
-            # Also when nothing came: what was asked for here can now be asked for by another queue.
+        if got.leases:
             # A resent request is answered with the leases it was given the first time.
             trusted = first + line.lease
             self._keeper.leased(line, [line.attempt(job, trusted) for job in got.leases])

@@ -299,7 +299,7 @@ class Supervisor:
         return self._dealer.want(line)
 
     def leased(self, line: Line, attempts: list[Attempt]) -> None:
-        """Start them as soon as there is room; let others ask for what did not come."""
+        """Start them as soon as there is room."""
         if line.beat_at < self._clock.monotonic():
             line.beat_at = self._clock.monotonic() + line.lease / 3
         self.pool.add(attempts)
