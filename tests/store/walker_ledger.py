@@ -73,7 +73,11 @@ class Ledger:
             first = []
         if reply is Full:
             # Who only joined a run is not remembered with it: after its end that is a new dispatch.
-            known = bool(first) and all(was != "J" for was, _ in first)
+            # And of many dispatches of one id only the last few are known when they come again.
+            known = bool(first) and all(
+                was != "J" and self._dispatches[op.queue, item.id] - number < KEPT
+                for item, (was, number) in zip(op.items, first, strict=True)
+            )
             return "the resend of an accepted dispatch was refused as too many" if known else ""
         taken = []
         for n, (item, (letter, _)) in enumerate(zip(op.items, reply, strict=True)):
