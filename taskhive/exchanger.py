@@ -84,7 +84,7 @@ class Exchanger:
                 continue
             if self._keeper.is_draining and not line.held:
                 return
-            await self._pause(line.speaks_at())
+            await self._pause(line.speaks_at(asks=not self._keeper.is_draining))
 
     async def _pause(self, until: float) -> None:
         try:

@@ -83,10 +83,11 @@ class Line:
         chosen = read_stored(text(stored)).get("strict") if stored is not None else None
         return bool(chosen) if chosen is not None else b"q" in job.fields
 
-    def speaks_at(self) -> float:
-        """When this queue must be called again if nothing else happens."""
-        moments = [self.poll_at]
-        if self.due_at is not None:
+    def speaks_at(self, asks: bool = True) -> float:
+        """When this queue must be called again if nothing else happens; one that asks for no more
+        jobs speaks for those it holds only."""
+        moments = [self.poll_at] if asks else []
+        if asks and self.due_at is not None:
             moments.append(self.due_at)
         if self.held:
             moments.append(self.beat_at)

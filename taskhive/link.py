@@ -51,6 +51,10 @@ class Link(Protocol):
         """Hand on the last words of a child that is dead."""
         ...
 
+    def left_unread(self) -> bool:
+        """Whether a dead child had something in its socket that it never read."""
+        ...
+
     def stack_size(self) -> int:
         """How much of its stack a condemned child has written down."""
         ...
@@ -73,6 +77,7 @@ class SocketLink:
         self._memory = memory
         self._frames = Reader()
         self._unsent = bytearray()
+        self._unread = False
         self._part = b""
         self._receiver: Receiver | None = None
         self._loop = asyncio.get_running_loop()
@@ -93,6 +98,7 @@ class SocketLink:
             except BlockingIOError:
                 sent = 0
             except OSError:
+                self._unread = True
                 return  # it is dead; its exit is on the way
             if sent == len(data):
                 return
@@ -118,6 +124,9 @@ class SocketLink:
             data = self._sock.recv(1 << 18)
         except BlockingIOError:
             return False
+        except ConnectionResetError:
+            # So the kernel says that the other end was closed with bytes in it.
+            self._unread, data = True, b""
         except OSError:
             data = b""
         if not data:
@@ -184,6 +193,10 @@ class SocketLink:
             self._printed()
             if self._part and self._receiver is not None:
                 self._receiver.printed([self._part.decode(errors="backslashreplace")])
+
+    def left_unread(self) -> bool:
+        """As the kernel said when the last words were read."""
+        return self._unread or bool(self._unsent)
 
     def stack_size(self) -> int:
         """How much faulthandler has written."""

@@ -28,6 +28,8 @@ STACK_WITHIN = 0.02
 """How long a condemned child may take to write down where it is."""
 LEAVE_WITHIN = 5.0
 """How long a retired child may take to end by itself."""
+SPARED = 2
+"""How often a child may die under an attempt that it has not read yet, until that is charged."""
 SILENT_WITHIN = 1.0
 """How long a child may live on after it closed its socket."""
 SPARE_FOR = 10.0
@@ -310,6 +312,7 @@ class Pool:
             self._alone = attempt
         if slot.state is State.IDLE:
             slot.on(Event.ASSIGNED)
+            slot.was_told = False
             slot.begins(attempt, self._clock.monotonic())
         slot.runs.append(attempt)
         if len(slot.runs) == 1:
@@ -336,6 +339,7 @@ class Pool:
     def tell(self, slot: Slot, data: bytes) -> None:
         """Send a frame to a child, if it is still there."""
         if slot.number in self.slots:
+            slot.was_told = True
             slot.link.send(data)
 
     # Limits
@@ -569,8 +573,8 @@ class Pool:
             loop = asyncio.get_running_loop()
             loop.call_later(SILENT_WITHIN, self.condemn, slot, "protocol", why)
 
-    def exited(self, number: int, code: int, cpu: float, peak: int) -> None:
-        """A child is dead and reaped."""
+    def exited(self, number: int, code: int, cpu: float, peak: int, let_go: bool = False) -> None:
+        """A child is dead and reaped; `let_go`: only because we were silent for too long."""
         slot = self.slots.get(number)
         if slot is None:
             return
@@ -578,11 +582,19 @@ class Pool:
         was_starting = slot.state is State.STARTING
         slot.on(Event.EXITED)
         outcomes: list[Outcome] = []
-        if slot.runs:
-            head = slot.runs.popleft()
+        head = slot.head
+        if head is not None:
             if self._alone is head:
                 self._alone = None
-            outcomes.append(self._autopsy(slot, head, code, cpu, peak))
+            if let_go and head.verdict is None:
+                # If its lease is still ours it goes back uncharged; if not, the fence says so.
+                head.verdict, head.message = "returned", "its worker was frozen"
+            if self._was_unread(slot, head):
+                head.spared += 1
+                head.started = head.deadline = head.soft_at = None
+            else:
+                slot.runs.popleft()
+                outcomes.append(self._autopsy(slot, head, code, cpu, peak))
         # What waited behind it was never begun: it goes to another child, and nobody is charged.
         for attempt in reversed(slot.runs):
             if attempt.verdict is None and not self._is_draining:
@@ -595,6 +607,22 @@ class Pool:
         if outcomes:
             self._host.ended(outcomes)
         self._regrow()
+
+    @staticmethod
+    def _was_unread(slot: Slot, head: Attempt) -> bool:
+        """Whether a child died of something else before it took up what it was given last.
+
+        The attempt before has told its end and then broken its child, say: that is not to be charged
+        to the next one. Where more than one frame was on the way, nobody knows which was read. And
+        not for ever: what kills every child it is sent to has something to do with it after all.
+        """
+        return (
+            head.verdict is None
+            and len(slot.runs) == 1
+            and not slot.was_told
+            and head.spared < SPARED
+            and slot.link.left_unread()
+        )
 
     def _autopsy(self, slot: Slot, head: Attempt, code: int, cpu: float, peak: int) -> Ended:
         wall = self._clock.monotonic() - (head.started or self._clock.monotonic())

@@ -75,6 +75,8 @@ class Attempt:
     progress: Any = None
     has_news: bool = False
     """The server does not know this progress yet."""
+    spared: int = 0
+    """How often a child died before it had read it."""
     output: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
 
 
@@ -90,6 +92,8 @@ class Slot:
     runs: deque[Attempt] = field(default_factory=deque)
     """What it was given, in order: the first one runs, the others wait in its socket."""
     done: int = 0
+    was_told: bool = False
+    """Something else than attempts was sent to it since it was last idle."""
     retire: bool = False
     """Nothing new for it; it ends after what it has."""
     handler: str = ""

@@ -30,8 +30,11 @@ class Reports(Protocol):
         """A child was made; or not, with pid 0 and the problem."""
         ...
 
-    def exited(self, slot: int, code: int, cpu: float, peak: int) -> None:
-        """A child is dead and reaped: exit code or minus its signal, what it used."""
+    def exited(self, slot: int, code: int, cpu: float, peak: int, let_go: bool) -> None:
+        """A child is dead and reaped: exit code or minus its signal, what it used.
+
+        `let_go`: the zygote killed it because it did not hear from us in time.
+        """
         ...
 
     def lost(self, spawner: Spawner) -> None:

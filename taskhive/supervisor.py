@@ -15,6 +15,7 @@ from typing import Any
 
 from taskhive import frames
 from taskhive.answers import Answers
+from taskhive.blackbox import BlackBox
 from taskhive.clock import Clock, SystemClock
 from taskhive.commands import Settle
 from taskhive.dealer import Dealer
@@ -79,6 +80,7 @@ class Supervisor:
         self._spawners: list[Spawner] = []
         self._answers: Answers | None = None
         self._starting: list[Spawner] = []
+        """Those that are not taken up yet: without children, and yet not done with."""
         self._stopping: list[Spawner] = []
         self._bell: asyncio.Task[Any] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -114,6 +116,7 @@ class Supervisor:
         self._connect(catalog)
         await self._patiently(self._commands.session.command, None, b"PING")
         await self._introduce(catalog)
+        self._last_turn = self._clock.boottime()  # it may have taken long, and was no freeze
         self._take_up(spawner, catalog)
         self._say_started(catalog)
         self._spawn(self._pulse())
@@ -146,7 +149,7 @@ class Supervisor:
         if self._answers is not None:
             await self._answers.close()
         self.pool.close()
-        await asyncio.gather(*(spawner.stop() for spawner in (*self._spawners, *self._stopping)))
+        await asyncio.gather(*(spawner.stop() for spawner in self._all_spawners()))
         if self._herald is not None and self._failure is None:
             # A server that is away is not waited for: what it does not hear, it forgets by itself.
             with contextlib.suppress(TaskHiveError, TimeoutError):
@@ -176,14 +179,11 @@ class Supervisor:
         spawner = self._world.spawner(self.options, self)
         self._starting.append(spawner)
         try:
-            catalog = await spawner.start()
-            self._spawners.append(spawner)
-            return spawner, catalog
+            return spawner, await spawner.start()
         except BaseException:
+            self._starting.remove(spawner)
             await spawner.stop()
             raise
-        finally:
-            self._starting.remove(spawner)
 
     def _connect(self, catalog: dict[str, Any]) -> None:
         self._runner, self._commands = self._world.connect(self.options, catalog)
@@ -214,7 +214,6 @@ class Supervisor:
 
     def _take_up(self, spawner: Spawner, catalog: dict[str, Any]) -> None:
         """Serve what the catalog names, with children of this zygote."""
-        self._spawner = spawner
         for queue, portable in catalog["handlers"].items():
             options = HandlerOptions(**portable)
             if queue in self.lines:
@@ -228,6 +227,13 @@ class Supervisor:
             task.add_done_callback(self._served)
         for queue in self.lines:
             self.lines[queue].is_served = queue in catalog["handlers"]
+        if spawner not in self._starting:
+            # It died while the server was asked, which may have taken a whole outage.
+            self._spawn(self._replace())
+            return
+        self._starting.remove(spawner)
+        self._spawners.append(spawner)
+        self._spawner = spawner
         self.pool.use(spawner)
 
     def _served(self, task: asyncio.Task[None]) -> None:
@@ -302,7 +308,12 @@ class Supervisor:
         """Start them as soon as there is room."""
         if line.beat_at < self._clock.monotonic():
             line.beat_at = self._clock.monotonic() + line.lease / 3
-        self.pool.add(attempts)
+        now = self._clock.boottime() + MARGIN
+        late = [one for one in attempts if now >= one.trusted_until]
+        if late:
+            # The answer took as long as the lease: it may be over before the first renewal is heard.
+            self.ended([Ended(one, BlackBox("returned")) for one in late])
+        self.pool.add([one for one in attempts if now < one.trusted_until])
         if self.is_draining:
             self.pool.drain()
 
@@ -454,7 +465,7 @@ class Supervisor:
             for spawner in self._spawners:
                 spawner.pulse(until)
             if now < self._tidy_until:
-                self._world.tidy([*self._starting, *self._spawners, *self._stopping])
+                self._world.tidy(self._all_spawners())
             self._let_go()
             await asyncio.sleep(TICK)
             late = self._clock.monotonic() - before - TICK
@@ -476,9 +487,14 @@ class Supervisor:
             if spawner is not self._spawner and id(spawner) not in used:
                 self._part_with(spawner)
 
+    def _all_spawners(self) -> list[Spawner]:
+        return [*self._starting, *self._spawners, *self._stopping]
+
     def _part_with(self, spawner: Spawner) -> None:
-        if spawner in self._spawners:
-            self._spawners.remove(spawner)
+        for where in (self._starting, self._spawners):
+            if spawner not in where:
+                continue
+            where.remove(spawner)
             self._stopping.append(spawner)
             stopping = self._spawn(spawner.stop())
             stopping.add_done_callback(lambda _: self._stopping.remove(spawner))
@@ -490,7 +506,7 @@ class Supervisor:
         self._turn()
         self.pool.forked(slot, pid, problem)
 
-    def exited(self, slot: int, code: int, cpu: float, peak: int) -> None:
+    def exited(self, slot: int, code: int, cpu: float, peak: int, let_go: bool) -> None:
         """The zygote reaped a child."""
         self._turn()
         if self._answers is not None:
@@ -498,7 +514,7 @@ class Supervisor:
         if self._regulator is not None and slot in self.pool.slots:
             gone = _seen(self.pool.slots[slot], self._clock.monotonic())
             self._regulator.gauge.left(gone, cpu)
-        self.pool.exited(slot, code, cpu, peak)
+        self.pool.exited(slot, code, cpu, peak, let_go)
 
     def lost(self, spawner: Spawner) -> None:
         """A zygote died; what it made dies with it, and another one is started."""

@@ -43,6 +43,8 @@ class Zygote:
         self._descriptors: list[int] = []
         self._slots: dict[int, int] = {}
         self._trusted_until = float("inf")
+        self._let_go: set[int] = set()
+        """Children that were killed because the supervisor was silent: no fault of their attempts."""
         self._fresh_interpreters = False
         self._loaded = Loaded()
         self._keys: list[str] | None = None
@@ -77,6 +79,7 @@ class Zygote:
                 if linux.boottime() > self._trusted_until:
                     # The supervisor is frozen: its leases may be somebody else's by now.
                     self._trusted_until = float("inf")
+                    self._let_go.update(self._slots)
                     self._kill_all()
         finally:
             self._kill_all()
@@ -241,7 +244,9 @@ class Zygote:
                     os.killpg(pid, signal.SIGKILL)
                 code = os.waitstatus_to_exitcode(status)
                 cpu = usage.ru_utime + usage.ru_stime
-                self._tell(Kind.EXITED, [slot, code, cpu, usage.ru_maxrss * linux.MAXRSS_UNIT])
+                peak = usage.ru_maxrss * linux.MAXRSS_UNIT
+                self._tell(Kind.EXITED, [slot, code, cpu, peak, pid in self._let_go])
+                self._let_go.discard(pid)
         if some:
             for orphan in linux.children_of(os.getpid()):
                 if orphan not in self._slots and orphan not in self._own:
