@@ -6,7 +6,7 @@ from collections import Counter
 
 from tests.worker.simulation import Simulation
 
-FAULTS = {
+FAULTS: dict[str, float] = {
     "freeze": 60,
     "block": 30,
     "kill": 30,
@@ -22,18 +22,18 @@ FAULTS = {
     "slow requests": 250,
     "lost bells": 600,
 }
-EFFECTS = {
+EFFECTS: dict[str, float] = {
     "attempts": 1000,
     "attempts finished": 800,
     "attempts raised": 90,
     "attempts crashed": 60,
     "attempts garbage": 25,
     "attempts closed": 12,
-    "attempts killed": 3,
+    "attempts killed": 2,
     "attempts ordered": 40,
-    "attempts supervisor lost": 5,
-    "attempts switch": 3,
-    "attempts zygote lost": 3,
+    "attempts supervisor lost": 2,
+    "attempts switch": 0.5,
+    "attempts zygote lost": 2,
     "dead man's switches": 25,
     "answers DUP": 70,
     "answers STALE": 8,
@@ -43,7 +43,7 @@ EFFECTS = {
     "settled again crash": 90,
     "settled again timeout": 20,
     "settled fail permanent": 20,
-    "settled cancelled": 3,
+    "settled cancelled": 1,
     "settled release": 4,
     "swept": 80,
     "stalls": 14,
@@ -80,7 +80,7 @@ class Report:
         ]
 
     def __str__(self) -> str:
-        def line(names: dict[str, int]) -> str:
+        def line(names: dict[str, float]) -> str:
             return ", ".join(f"{name} {self.figures[name]:,}" for name in names)
 
         return (
