@@ -168,7 +168,9 @@ def beside(url: str, cores: float) -> None:
             time.sleep(0.1)
         waits = sorted(float(job.result(timeout=60)) for job in jobs)
     at = waits[int(0.95 * len(waits))]
-    print(f"10 ms jobs beside {slots} slots of 5 s jobs wait {at:.2f} s, 95 of 100 times (promised: 1 s)")
+    print(
+        f"10 ms jobs beside {slots} slots of 5 s jobs wait {at:.2f} s, 95 of 100 times (promised: 1 s)"
+    )
 
 
 def plot(path: Path, runs: list[tuple[str, Run, float, list[tuple[float, float]]]]) -> None:

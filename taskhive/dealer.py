@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from taskhive.clock import Clock
 from taskhive.commands import MAX_LEASES, MAX_RENEWALS
-from taskhive.intake import QUICK, Bid, share
+from taskhive.intake import QUICK, Bid, may_be_quick, share
 from taskhive.line import Line
 from taskhive.pool import Pool
 
@@ -61,6 +61,7 @@ class Dealer:
             max_concurrency=options.max_concurrency,
             mean=tally.mean or 0.0,
             p95=tally.p95,
+            known=tally.count,
             last_served=line.last_served,
         )
 
@@ -78,6 +79,7 @@ class Dealer:
 
 
 def _is_quick(line: Line) -> bool:
-    p95 = line.tally.p95
-    # One that is not known yet was let in by the intake only if it may try.
-    return (p95 is None or p95 < QUICK) and line.options.weight <= 1
+    tally = line.tally
+    known = tally.p95 is not None and tally.p95 < QUICK
+    # One on trial was let in by the intake, one at a time.
+    return (known or may_be_quick(tally.p95, tally.count)) and line.options.weight <= 1

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 STARVES_AFTER = 2.0
 STARVES_AFTER_RUNS = 10
+TRIALS = 20
 QUICK = 0.100
 """Handlers that end so soon, 95 times in 100, may use one slot above the target."""
 
@@ -45,6 +46,8 @@ class Bid:
     mean: float = 0.0
     """Seconds an attempt takes."""
     p95: float | None = None
+    known: int = 0
+    """Attempts from which that is known."""
     last_served: float = 0.0
     """When it was last given something: the smaller, the sooner it is its turn."""
 
@@ -54,9 +57,17 @@ class Bid:
         return self.p95 is not None and self.p95 < QUICK
 
     @property
-    def is_unknown(self) -> bool:
-        """Whether it may try that slot once: how else should it be known that it is quick?"""
-        return self.p95 is None and self.held == 0
+    def is_on_trial(self) -> bool:
+        """Whether it may use it for one job at a time: how else should it be known to be quick?
+
+        The first jobs of a handler are slower than the rest, and on a full machine much slower.
+        """
+        return self.held == 0 and may_be_quick(self.p95, self.known)
+
+
+def may_be_quick(p95: float | None, known: int) -> bool:
+    """Whether it is too early to say that a handler is not quick."""
+    return p95 is None or (known < TRIALS and p95 < 10 * QUICK)
 
 
 def share(
@@ -137,7 +148,7 @@ def _one_above(bids: list[Bid], granted: dict[str, int], target: float) -> None:
         bid
         for bid in bids
         # Whoever wants one job at a time wants no trials beside it.
-        if (bid.is_quick or (bid.is_unknown and target > 1)) and bid.weight <= 1 and _left(bid, 0) > 0
+        if (bid.is_quick or (bid.is_on_trial and target > 1)) and bid.weight <= 1 and _left(bid, 0) > 0
     ]
     if may:
         bid = min(may, key=lambda one: (-one.priority, one.last_served, one.queue))

@@ -33,6 +33,11 @@ class Tally:
         self._new += 1
 
     @property
+    def count(self) -> int:
+        """Attempts from which the rest is known."""
+        return len(self._walls)
+
+    @property
     def p95(self) -> float | None:
         """Seconds within which 95 of 100 end; None while none is known."""
         self._refresh()

@@ -15,7 +15,7 @@ NOW = 1000.0
 
 
 def bid(queue: str, **facts: object) -> Bid:
-    return Bid(queue=queue, **{"last_served": NOW, "p95": 5.0, **facts})  # type: ignore[arg-type]
+    return Bid(queue=queue, **{"last_served": NOW, "p95": 5.0, "known": 100, **facts})  # type: ignore[arg-type]
 
 
 def test_the_higher_priority_goes_first() -> None:
@@ -96,6 +96,12 @@ def test_quick_jobs_use_one_slot_above_the_target() -> None:
     bids = [bid("slow", p95=5.0, held=4), bid("quick", p95=0.01)]
     assert share(bids, target=4, busy=4, now=NOW) == {"quick": 1}
     assert share(bids, target=4, busy=5, now=NOW, above_used=True) == {}
+
+
+def test_a_handler_of_which_little_is_known_may_go_on_trying() -> None:
+    assert share([bid("new", p95=0.3, known=3)], target=2, busy=2, now=NOW) == {"new": 1}
+    assert share([bid("new", p95=0.3, known=30)], target=2, busy=2, now=NOW) == {}
+    assert share([bid("new", p95=3.0, known=1)], target=2, busy=2, now=NOW) == {}
 
 
 def test_a_handler_that_was_never_measured_may_try_one_job() -> None:
