@@ -75,11 +75,13 @@ def show(console: Console) -> int:
         "which no thread pool would survive.",
         soft_wrap=False,
     )
-    with hive, _worker(prefix) as worker:
+    with hive:
         try:
-            rows = _dispatch(hive)
-            _watch(console, rows, worker, started + PATIENCE)
+            with _worker(prefix) as worker:
+                rows = _dispatch(hive)
+                _watch(console, rows, worker, started + PATIENCE)
         finally:
+            # When the worker is gone: it would write down once more what its handlers have cost.
             for queue in hive.queues():
                 if not queue.endswith(":fail"):
                     hive.queue(queue).destroy()
