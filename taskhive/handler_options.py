@@ -183,5 +183,5 @@ def _one_of(field: str, value: Any, allowed: tuple[str, ...]) -> None:
         raise ConfigurationError(field, f"{value!r} is none of its values", f"Use one of {allowed}")
 
 
-FAILURE_HANDLER = HandlerOptions(max_retries=100, min_backoff=10.0, max_backoff=900.0)
+FAILURE_HANDLER = HandlerOptions(max_retries=100, min_backoff=10.0, max_backoff=7200.0)
 """Failure handlers are retried for days: they are the last to know."""

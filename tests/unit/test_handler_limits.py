@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from taskhive.errors import ConfigurationError
-from taskhive.handler_options import HandlerOptions
+from taskhive.handler_options import FAILURE_HANDLER, HandlerOptions
 from taskhive.jobs import LimitHits
 
 MIB = 1 << 20
@@ -72,3 +72,9 @@ def test_the_last_budget_stays() -> None:
 def test_a_ladder_travels_to_the_supervisor_as_it_is() -> None:
     options = HandlerOptions(memory=["1MiB", "2MiB"], weight=0.5)
     assert HandlerOptions(**options.portable()) == options
+
+
+def test_a_failure_handler_is_retried_for_days() -> None:
+    limits = FAILURE_HANDLER.limits()
+    longest = [min(limits.max_backoff, limits.min_backoff * 2.0**n) for n in range(limits.max_retries)]
+    assert sum(longest) / 2 > 2 * 86400  # a random part of each, so half on average
