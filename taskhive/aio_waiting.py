@@ -26,6 +26,8 @@ async def ends(
 ) -> AsyncGenerator[tuple[int, Fetched], None]:
     """The index and the end of each job, as they come; those known already first."""
     listener = hive._listener()
+    if hive._before_waiting is not None:
+        await asyncio.to_thread(hive._before_waiting)
     loop = asyncio.get_running_loop()
     deadline = None if timeout is None else loop.time() + timeout
     ended: asyncio.Queue[tuple[Watch, Fetched | Exception]] = asyncio.Queue()

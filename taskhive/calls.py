@@ -10,7 +10,10 @@ from collections.abc import Collection
 from typing import Any
 
 from taskhive import called, codec, exceptions, pickles, secret
+from taskhive.context import CurrentJob, Failure
 from taskhive.handlers import Handler
+from taskhive.records import read_error, read_json
+from taskhive.retries import Counts
 from taskhive.signing import KeyRing
 from taskhive.units import LANE_SUFFIX
 
@@ -28,6 +31,34 @@ def decode(
     if handler.options_given.codec == "pickle":
         return pickles.decode_call(_ring(handler), queue, job_id, payload)
     return codec.decode_call(payload)
+
+
+def given(
+    handler: AnyHandler,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    job: CurrentJob,
+    extra: dict[str, Any] | None,
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What the function is called with: a failure handler with its `Failure`, any with its `job`."""
+    if extra is not None and "failure" in extra:
+        args, kwargs = (_failure(extra["failure"], args, kwargs),), {}
+    if handler.wants_job and "job" not in kwargs:
+        kwargs = {**kwargs, "job": job}
+    return args, kwargs
+
+
+def _failure(told: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Failure:
+    body = told["error"].encode("latin-1")
+    error = read_error(body, told["kind"])
+    counts = Counts(*told["counts"])
+    return Failure(told["job_id"], args, kwargs, error, told["kind"], counts, _black_box(body))
+
+
+def _black_box(body: bytes) -> dict[str, Any] | None:
+    facts = read_json(body)
+    box = facts.get("black_box") if isinstance(facts, dict) else None
+    return box if isinstance(box, dict) else None
 
 
 def encode(handler: AnyHandler, job_id: str, result: Any, limit: int) -> bytes:

@@ -9,31 +9,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import json
 import os
 import resource
 import signal
 import socket
 import sys
 import time
-import traceback
 from collections import deque
 from typing import Any
 
-from taskhive import birth, calls, codec, context, exceptions, frames, linux, relay
-from taskhive.context import CurrentJob, Failure
-from taskhive.errors import PayloadTooLarge, PermanentError, Retry, SoftTimeout
+from taskhive import birth, calls, context, frames, linux, relay
+from taskhive.context import CurrentJob
+from taskhive.errors import SoftTimeout
 from taskhive.handlers import Handler
 from taskhive.loader import Loaded
 from taskhive.mouth import Mouth
 from taskhive.output import Lines
-from taskhive.records import read_error
+from taskhive.raising import tell
 from taskhive.retries import Counts
 from taskhive.threads import Threads
 from taskhive.wire import Kind, read_json
-
-# Frames of these files are ours, not the user's.
-_HIDDEN = frozenset((__file__, asyncio.runners.__file__, asyncio.base_events.__file__))
 
 
 class Child:
@@ -110,7 +105,7 @@ class Child:
             if os.getpid() != self._pid:
                 os._exit(1)
             kind = Kind.RAISED
-            data = self._raised(handler, job_id, error, attempt, encoding)
+            data = frames.raised(*tell(handler, job_id, error, attempt, encoding, __file__))
             # Memory or stack ran out once; what is left of the process is not to be trusted.
             spent = isinstance(error, (MemoryError, RecursionError))
         else:
@@ -137,10 +132,7 @@ class Child:
         job: CurrentJob,
         extra: Any,
     ) -> Any:
-        if extra is not None and "failure" in extra:
-            args, kwargs = (_failure(extra["failure"], args, kwargs),), {}
-        if handler.wants_job and "job" not in kwargs:
-            kwargs["job"] = job
+        args, kwargs = calls.given(handler, args, kwargs, job, extra)
         result = handler.function(*args, **kwargs)
         return self._await(result) if inspect.iscoroutine(result) else result
 
@@ -161,62 +153,6 @@ class Child:
         if self._running:
             self._running = False
             raise SoftTimeout("the soft limit has passed")
-
-    def _raised(
-        self,
-        handler: Handler[Any, Any, Any],
-        job_id: str,
-        error: BaseException,
-        attempt: int,
-        encoding: bool,
-    ) -> bytes:
-        """An exception as JSON, whatever its methods do; nothing of it is trusted to be short."""
-        kind, after, at = "error", None, None
-        name = exceptions.class_name(error)
-        options = handler.options_given
-        if encoding:
-            kind = "permanent"
-            name = "ResultTooLarge" if isinstance(error, PayloadTooLarge) else "ResultEncode"
-        elif isinstance(error, (codec.BadPayload, PermanentError, *options.permanent)):
-            kind = "permanent"
-        elif isinstance(error, Retry):
-            after, at = error.after, error.at
-        elif isinstance(error, SoftTimeout):
-            kind = "timeout"
-        elif options.backoff is not None:
-            with contextlib.suppress(Exception):  # a broken backoff leaves the exponential one
-                after = float(options.backoff(attempt, error))
-        record = {
-            "type": name[:200],
-            "message": exceptions.guarded(lambda: str(error)),
-            "traceback": exceptions.guarded(lambda: _traceback(error)),
-            "exception": calls.encode_exception(handler, job_id, error, _HIDDEN),
-        }
-        return frames.raised(kind, after, at, json.dumps(record).encode())
-
-
-def _failure(told: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Failure:
-    body = told["error"].encode("latin-1")
-    error = read_error(body, told["kind"])
-    counts = Counts(*told["counts"])
-    return Failure(told["job_id"], args, kwargs, error, told["kind"], counts, _black_box(body))
-
-
-def _black_box(body: bytes) -> dict[str, Any] | None:
-    try:
-        box = json.loads(body).get("black_box")
-    except (ValueError, AttributeError, RecursionError):
-        return None
-    return box if isinstance(box, dict) else None
-
-
-def _traceback(error: BaseException) -> str:
-    # Bounded before it is formatted: a message of 100 MB need not be copied to be cut.
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename in _HIDDEN:
-        trace = trace.tb_next
-    lines = traceback.format_exception(type(error), error, trace, limit=-50)
-    return "".join(line[:4096] for line in lines)
 
 
 def _cpu(mine: resource.struct_rusage) -> float:

@@ -149,6 +149,11 @@ def current_job() -> CurrentJob:
     return _current
 
 
+def is_running() -> bool:
+    """Whether this process runs an attempt."""
+    return _current is not None
+
+
 def set_current(job: CurrentJob | None) -> None:
     """Enter or leave an attempt; for the child alone."""
     global _current

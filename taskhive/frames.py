@@ -64,6 +64,22 @@ def read_over(body: bytes) -> Over:
     return Over(number, wall, cpu, peak, bool(spent), body[_OVER.size :])
 
 
+def failed_job(fields: dict[bytes, Any]) -> dict[str, Any] | None:
+    """What a failure job tells its handler about the job that failed."""
+    failed = fields.get(b"i")
+    if not isinstance(failed, bytes):
+        return None
+    counts = [int(word) for word in fields.get(b"n", b"").split()[1:5] if word.isdigit()]
+    return {
+        "failure": {
+            "job_id": failed.decode(errors="replace"),
+            "kind": fields.get(b"z", b"error").decode(errors="replace"),
+            "error": fields.get(b"b", b"").decode("latin-1"),
+            "counts": (counts + [0] * 4)[:4],
+        }
+    }
+
+
 def raised(kind: str, after: float | None, at: float | None, record: bytes) -> bytes:
     """What a child says about an exception: how to go on, then its record."""
     return json_body([kind, after, at], record)

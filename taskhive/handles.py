@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any, Generic, Self, TypeVar
 
-from taskhive import codec, relay, units
+from taskhive import codec, context, relay, units
 from taskhive.commands import Answer, Item, Leased, Renewal, Settle
 from taskhive.core import BoundJob, Core, HiveSettings
 from taskhive.effects import Flow
@@ -54,6 +54,8 @@ class HiveBase:
             secret=secret,
         )
         self._registry = Registry()
+        self._before_waiting: Callable[[], Any] | None = None
+        """What a test wants to be done first."""
         self._listeners: MutableMapping[Any, Any] = {}
         """Who waits for ends: by process in a `Hive`, by event loop in an `AsyncHive`."""
 
@@ -100,7 +102,7 @@ class HiveBase:
 
     @staticmethod
     def _may_wait() -> None:
-        if relay.installed is not None:
+        if relay.installed is not None or context.is_running():
             raise WouldDeadlock(
                 "a handler that waits for a job holds the child that could run it. Dispatch the next "
                 "step from here, or wait in the program that dispatched this one"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from taskhive.blackbox import BlackBox
 from taskhive.slot import Attempt
@@ -37,8 +36,6 @@ class Raised:
     after: float | None
     at: float | None
     costs: Costs
-    exception: dict[str, Any] | None = None
-    """The exception as a record that a client can rebuild; not looked into here."""
 
 
 @dataclass(frozen=True, slots=True)

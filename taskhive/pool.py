@@ -694,25 +694,9 @@ def _run_frame(attempt: Attempt) -> bytes:
         int(fence) if fence.isdigit() else 0,
         job.attempts + 1,
         job.counts if job.fields else frames.NO_COUNTS,
-        _failed_job(job.fields) if job.fields else None,
+        frames.failed_job(job.fields) if job.fields else None,
         job.payload,
     )
-
-
-def _failed_job(fields: dict[bytes, Any]) -> dict[str, Any] | None:
-    """What a failure job tells its handler about the job that failed."""
-    failed = fields.get(b"i")
-    if not isinstance(failed, bytes):
-        return None
-    counts = [int(word) for word in fields.get(b"n", b"").split()[1:5] if word.isdigit()]
-    return {
-        "failure": {
-            "job_id": failed.decode(errors="replace"),
-            "kind": fields.get(b"z", b"error").decode(errors="replace"),
-            "error": fields.get(b"b", b"").decode("latin-1"),
-            "counts": (counts + [0] * 4)[:4],
-        }
-    }
 
 
 class _Ear:

@@ -54,6 +54,8 @@ def is_over(return_when: str, end: Fetched) -> bool:
 def ends(hive: Hive, jobs: Sequence[Job[Any]], timeout: float | None) -> Ends:
     """The index and the end of each job, as they come; those known already first."""
     listener = hive._listener()
+    if hive._before_waiting is not None:
+        hive._before_waiting()
     deadline = None if timeout is None else time.monotonic() + timeout
     ended: queue.SimpleQueue[tuple[Watch, Fetched | Exception]] = queue.SimpleQueue()
 
