@@ -414,7 +414,8 @@ class Supervisor:
     # How much is done at once
 
     async def _regulate(self, regulator: Regulator) -> None:
-        """Follow the machine."""
+        """Follow the machine, from now on: that importing the handlers took a core is no neighbour."""
+        regulator.gauge.look(())
         while True:
             await asyncio.sleep(INTERVAL)
             now = self._clock.monotonic()
