@@ -206,6 +206,8 @@ class Zygote:
         assert made.stdin is not None
         with contextlib.suppress(BrokenPipeError), made.stdin:
             made.stdin.write(json.dumps(self._keys).encode())
+        # Or the library would reap it when it makes the next one, and its end would never be told.
+        made.returncode = 0
         return made.pid
 
     # Ends

@@ -25,6 +25,7 @@ class Worker:
     def __init__(self, folder: Path, url: str, *words: str, prefix: str = "th", **env: str) -> None:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "TASKHIVE_URL": url, **env}
         environment["TASKHIVE_PREFIX"] = prefix
+        self.folder = folder.resolve()
         command = [sys.executable, "-m", "taskhive", "run", *words, "--log-format", "json"]
         self.process = subprocess.Popen(
             command,
