@@ -38,14 +38,15 @@ _initialized: set[bytes] = set()
 
 def run_calls(
     function: bytes,
-    calls: list[tuple[tuple[Any, ...], dict[str, Any]]],
+    rows: list[tuple[Any, ...]],
+    kwargs: dict[str, Any],
     initializer: bytes | None = None,
 ) -> list[Any]:
-    """Call a function with each of these arguments; the results. The first exception ends it."""
+    """Call a function with each row of arguments; the results. The first exception ends it."""
     if initializer is not None:
         _initialize(initializer)
     run = _function(function)
-    return [run(*args, **kwargs) for args, kwargs in calls]
+    return [run(*row, **kwargs) for row in rows]
 
 
 def _function(data: bytes) -> Callable[..., Any]:

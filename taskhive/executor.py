@@ -23,7 +23,7 @@ from taskhive.called import MAX_CALL
 from taskhive.commands import MAX_ITEMS, Item
 from taskhive.errors import ConfigurationError, JobActive, TaskHiveError
 from taskhive.hive import Hive
-from taskhive.ids import new_id
+from taskhive.ids import new_id, new_ids
 from taskhive.jobs import Fetched, JobState
 from taskhive.local import LocalWorker
 from taskhive.results import value_of
@@ -93,7 +93,7 @@ class Executor(concurrent.futures.Executor):
         self._lock = threading.Lock()
         self._pending: dict[str, CallFuture[Any]] = {}
         self._living: set[CallFuture[Any]] = set()
-        self._unsent: queues.SimpleQueue[Item | None] = queues.SimpleQueue()
+        self._unsent: queues.SimpleQueue[list[Item] | None] = queues.SimpleQueue()
         self._sending = threading.Lock()
         self._closed = False
         self._feeder = threading.Thread(target=self._feed, name="taskhive-executor", daemon=True)
@@ -105,24 +105,36 @@ class Executor(concurrent.futures.Executor):
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> CallFuture[T]:
         """Have a call made; its future."""
-        return self._submit(fn, [(args, kwargs)], True)
+        return self._submit(fn, [[args]], kwargs, True)[0]
 
-    def _submit(self, fn: Any, calls: list[tuple[Any, Any]], is_single: bool) -> CallFuture[Any]:
-        future: CallFuture[Any] = CallFuture(self, new_id(), is_single)
-        try:
-            words = (self._pickled(fn), calls, self._initializer)
-            payload = pickles.encode_call(self._ring, self._queue, future.job_id, words, {}, MAX_CALL)
-        except TaskHiveError as error:  # as a pool of processes has it: the future tells
-            future.set_exception(error)
-            return future
+    def _submit(
+        self, fn: Any, chunks: list[list[Any]], kwargs: dict[str, Any], is_single: bool = False
+    ) -> list[CallFuture[Any]]:
+        """A job for each chunk of rows of arguments; they are sent together."""
+        futures: list[CallFuture[Any]] = []
+        items = []
+        for job_id, rows in zip(new_ids(len(chunks)), chunks, strict=True):
+            future: CallFuture[Any] = CallFuture(self, job_id, is_single)
+            futures.append(future)
+            try:
+                items.append(Item(job_id, self._payload(fn, job_id, rows, kwargs), b""))
+            except TaskHiveError as error:  # as a pool of processes has it: the future tells
+                future.set_exception(error)
         with self._lock:
             if self._closed:
                 raise RuntimeError("cannot schedule new futures after shutdown")
-            self._pending[future.job_id] = future
-            self._living.add(future)
-            self._unsent.put(Item(future.job_id, payload, b""))
-        future.add_done_callback(self._living.discard)
-        return future
+            for future in futures:
+                if not future.done():
+                    self._pending[future.job_id] = future
+                    self._living.add(future)
+            self._unsent.put(items)
+        for future in futures:
+            future.add_done_callback(self._living.discard)
+        return futures
+
+    def _payload(self, fn: Any, job_id: str, rows: list[Any], kwargs: dict[str, Any]) -> bytes:
+        words = (self._pickled(fn), rows, kwargs, self._initializer)
+        return pickles.encode_call(self._ring, self._queue, job_id, words, {}, MAX_CALL)
 
     def _pickled(self, fn: Callable[..., Any]) -> bytes:
         """The function by value; once for any number of calls, unless what it closes over may change."""
@@ -148,21 +160,26 @@ class Executor(concurrent.futures.Executor):
         units.whole(buffersize, "buffersize", least=1)
         deadline = None if timeout is None else time.monotonic() + units.seconds(timeout, "timeout")
         rows = zip(*iterables, strict=False)
-        chunks: Iterator[Any] = iter(
-            lambda: [(row, {}) for row in itertools.islice(rows, chunksize)], []
-        )
-        flying = deque(self._submit(fn, chunk, False) for chunk in itertools.islice(chunks, buffersize))
-        return self._results(fn, chunks, flying, deadline)
+        chunks: Iterator[Any] = iter(lambda: list(itertools.islice(rows, chunksize)), [])
+        flying = deque(self._submit(fn, list(itertools.islice(chunks, buffersize)), {}))
+        return self._results(fn, chunks, flying, deadline, buffersize)
 
     def _results(
-        self, fn: Any, chunks: Iterator[Any], flying: deque[CallFuture[Any]], deadline: float | None
+        self,
+        fn: Any,
+        chunks: Iterator[Any],
+        flying: deque[CallFuture[Any]],
+        deadline: float | None,
+        buffersize: int,
     ) -> Iterator[Any]:
         try:
             while flying:
                 left = None if deadline is None else deadline - time.monotonic()
                 results = flying[0].result(left)
                 flying.popleft()
-                flying.extend(self._submit(fn, chunk, False) for chunk in itertools.islice(chunks, 1))
+                if len(flying) <= buffersize // 2:  # by the half: they are sent together
+                    more = list(itertools.islice(chunks, buffersize - len(flying)))
+                    flying.extend(self._submit(fn, more, {}))
                 yield from results
         finally:
             for future in flying:
@@ -171,14 +188,18 @@ class Executor(concurrent.futures.Executor):
     # Sending, in a thread of its own
 
     def _feed(self) -> None:
-        while True:
-            items = [self._unsent.get()]
+        last = False
+        while not last:
+            items = self._unsent.get()
+            last = items is None
+            some = list(items or ())
             with contextlib.suppress(queues.Empty):
-                while len(items) < MAX_ITEMS:
-                    items.append(self._unsent.get_nowait())
-            self._send([one for one in items if one is not None])
-            if None in items:
-                return
+                while len(some) < MAX_ITEMS and not last:
+                    items = self._unsent.get_nowait()
+                    last = items is None
+                    some += items or ()
+            for start in range(0, len(some), MAX_ITEMS):
+                self._send(some[start : start + MAX_ITEMS])
 
     def _send(self, items: list[Item]) -> None:
         # A cancel waits for this: it finds a call unsent, and drops it here, or on the server.

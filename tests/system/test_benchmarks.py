@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import measure, store
+from benchmarks import client, measure, store
 
 
 def test_the_quick_run_measures_everything_and_says_pass_or_miss(
@@ -52,3 +52,17 @@ def test_a_ratio_is_taken_round_by_round() -> None:
     got = measure.alternate({"one": iter([9.0, 1.0, 2.0, 30.0]).__next__, "two": lambda: 2.0}, 3)
     assert got["one"].values == (1.0, 2.0, 30.0)
     assert got["one"].by(got["two"]).median == 1.0
+
+
+def test_what_a_waiting_program_sees_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny = client.Scale(rounds=1, trips=3, calls=130, waiters=20)
+    monkeypatch.setattr(client, "QUICK", tiny)
+    file = tmp_path / "figures.json"
+    monkeypatch.setattr(sys, "argv", ["client", "--quick", "--json", str(file)])
+    assert client.main() == 0
+    said = capsys.readouterr().out
+    rows = json.loads(file.read_text())["rows"]
+    assert all(row["what"] in said for row in rows)
+    assert said.count("pass") + said.count("MISS") == sum(bool(row["target"]) for row in rows) == 5

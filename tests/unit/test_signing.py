@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hmac
 import os
 import pickle
 import random
@@ -50,6 +51,14 @@ class Bomb:
 
     def __reduce__(self) -> Any:
         return os.mkdir, (str(self.path),)
+
+
+def test_the_signature_is_an_hmac_of_the_derived_key(ring: KeyRing) -> None:
+    key = b"k" * 32
+    inner, outer = signing._states(key)
+    inner.update(b"words")
+    outer.update(inner.digest())
+    assert outer.digest() == hmac.digest(key, b"words", "sha256")
 
 
 def refuses(ring: KeyRing, data: bytes, queue: str = "calls", job_id: str = "job-1") -> bool:
