@@ -36,21 +36,20 @@ class About:
     name: str
     started: float
     id: str = field(init=False)
+    facts: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
         self.name = self.name or socket.gethostname()
         plain = re.sub("[^A-Za-z0-9._-]", "-", self.name)[:100]
         self.id = f"{plain}-{os.getpid()}-{nonce()}"
-
-    def facts(self) -> dict[str, Any]:
-        """As JSON."""
-        return {
+        self.facts = {
             "name": self.name,
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "version": version("taskhive"),
             "started": round(self.started, 3),
         }
+        """As JSON."""
 
 
 @dataclass(slots=True)
@@ -91,7 +90,7 @@ class Herald:
         """For as long as the worker runs."""
         while True:
             try:
-                facts = {**self._about.facts(), **self._inside.facts()}
+                facts = {**self._about.facts, **self._inside.facts()}
                 await self._runner.run(self._commands.announce(self._about.id, facts, GONE_AFTER))
                 await self._account()
             except RedisUnavailable:
