@@ -173,7 +173,18 @@ def beside(url: str, cores: float) -> None:
     )
 
 
-def plot(path: Path, runs: list[tuple[str, Run, float, list[tuple[float, float]]]]) -> None:
+@dataclass
+class Drawn:
+    """One panel of the plot."""
+
+    title: str
+    targets: list[tuple[float, int]]
+    until: float
+    burning: list[tuple[float, float]] = field(default_factory=list)
+    """When a neighbour burns a core."""
+
+
+def plot(path: Path, runs: list[Drawn]) -> None:
     """Targets over time, one panel a run; grey where a neighbour burns."""
     import matplotlib
 
@@ -181,28 +192,61 @@ def plot(path: Path, runs: list[tuple[str, Run, float, list[tuple[float, float]]
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(len(runs), 1, figsize=(8, 2.1 * len(runs)), squeeze=False)
-    for (title, run, until, spans), (axis,) in zip(runs, axes, strict=True):
-        times = [at for at, _, _ in run.targets] + [until]
-        values = [target for _, target, _ in run.targets]
+    for run, (axis,) in zip(runs, axes, strict=True):
+        times = [at for at, _ in run.targets] + [run.until]
+        values = [target for _, target in run.targets]
         axis.step(times, [*values, values[-1]], where="post", color="#1f6feb")
-        for left, right in spans:
+        for left, right in run.burning:
             axis.axvspan(left, right, color="#bbbbbb", alpha=0.5)
-        axis.set_title(title, fontsize=10, loc="left")
+        axis.set_title(run.title, fontsize=10, loc="left")
         axis.set_ylim(0, max(values) + 1)
-        axis.set_xlim(0, until)
+        axis.set_xlim(0, run.until)
         axis.set_ylabel("slots")
     axes[-1][0].set_xlabel("seconds")
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
 
 
-def settle(url: str, name: str, seconds: float) -> tuple[str, Run, float, list[tuple[float, float]]]:
+def computed() -> list[Drawn]:
+    """The same on four idle cores that are computed, not measured: for a machine that is never idle."""
+    from taskhive.governor import Bounds
+    from tests.unit.plant import Plant
+
+    def panel(title: str, wants: dict[str, float], *spans: tuple[float, float]) -> Drawn:
+        plant = Plant(4, Bounds(most=64), wants=wants, noise=0.05)
+        begun = plant.now
+        for neighbour, seconds in spans:
+            plant.neighbour = neighbour
+            plant.run(seconds)
+        burning = [(20.0, 40.0)] if len(spans) == 3 else []
+        targets = [(at - begun, target) for at, target in plant.history]
+        return Drawn(title, targets, plant.now - begun, burning)
+
+    return [
+        panel("CPU-bound", {"crunch": 1.0}, (0.0, 30.0)),
+        panel("sleeps 90 %", {"fetch": 0.1}, (0.0, 30.0)),
+        panel("half CPU-bound, half sleeping 90 %", {"crunch": 1.0, "fetch": 0.1}, (0.0, 30.0)),
+        panel(
+            "CPU-bound, a neighbour burns a core (grey)",
+            {"crunch": 1.0},
+            (0.0, 20.0),
+            (1.0, 20.0),
+            (0.0, 20.0),
+        ),
+    ]
+
+
+def drawn_of(title: str, run: Run, until: float, *burning: tuple[float, float]) -> Drawn:
+    return Drawn(title, [(at, target) for at, target, _ in run.targets], until, list(burning))
+
+
+def settle(url: str, name: str, seconds: float) -> Drawn:
     with work(url, f"settle-{name.replace(' ', '-').replace('%', 'p')}") as run:
         run.feed(WORKLOADS[name], seconds)
         time.sleep(seconds)
     path = " ".join(str(target) for _, target, _ in run.targets)
     print(f"{name}: {path}  ({run.targets[-1][2]})")
-    return name, run, seconds, []
+    return drawn_of(name, run, seconds)
 
 
 PARTS = ("settle", "neighbour", "memory", "beside", "sweep")
@@ -213,19 +257,25 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="default: all")
     parser.add_argument("--quick", action="store_true", help="seconds instead of minutes")
     parser.add_argument("--plot", type=Path)
+    parser.add_argument("--computed", action="store_true", help="draw a machine that is not there")
     asked = parser.parse_args(words)
+    if asked.computed:
+        plot(asked.plot or Path("concurrency.svg"), computed())
+        return
     parts = asked.parts or PARTS
     grant = Machine().grant()
     seconds = 8.0 if asked.quick else 25.0
     print(f"{grant.words()}, {grant.memory / (1 << 30):.1f} GiB; load before: {os.getloadavg()[0]:.1f}")
-    drawn = []
+    drawn: list[Drawn] = []
     with running(next(iter(programs().values()))) as server:
         if "settle" in parts:
             drawn += [settle(server.url, one, seconds) for one in WORKLOADS]
         if "neighbour" in parts:
             run, came, left = neighbour(server.url, min(seconds, 15.0))
             until = left + min(seconds, 15.0)
-            drawn.append(("CPU-bound, a neighbour burns a core", run, until, [(came, left)]))
+            drawn.append(
+                drawn_of("CPU-bound, a neighbour burns a core (grey)", run, until, (came, left))
+            )
         if "memory" in parts:
             memory(server.url)
         if "beside" in parts:
