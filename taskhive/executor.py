@@ -21,7 +21,7 @@ from taskhive import pickles, secret, units
 from taskhive.board import Watch
 from taskhive.called import MAX_CALL
 from taskhive.commands import MAX_ITEMS, Item
-from taskhive.errors import ConfigurationError, JobActive, TaskHiveError
+from taskhive.errors import ConfigurationError, JobActive, PartialDispatch, TaskHiveError
 from taskhive.hive import Hive
 from taskhive.ids import new_id, new_ids
 from taskhive.jobs import Fetched, JobState
@@ -211,6 +211,10 @@ class Executor(concurrent.futures.Executor):
                 self._pending[item.id]._is_sent = True
             try:
                 answers = self._hive._run(self._hive._core.commands.dispatch(self._queue, items))
+            except PartialDispatch as error:  # large ones go in several trips
+                answers = error.jobs
+                for index, problem in error.errors.items():
+                    self._settle(items[index].id, problem)
             except TaskHiveError as error:
                 for item in items:
                     self._settle(item.id, error)
@@ -218,7 +222,7 @@ class Executor(concurrent.futures.Executor):
         self._listener.watch(
             [
                 Watch(self._queue, item.id, answer.generation, self._ended)
-                for item, answer in zip(items, answers, strict=True)
+                for item, answer in zip(items, answers, strict=False)
             ]
         )
 

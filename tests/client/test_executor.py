@@ -16,7 +16,16 @@ from typing import Any
 
 import pytest
 
-from taskhive import ConfigurationError, Executor, Hive, JobCrashed, NotEncodable, embedded
+from taskhive import (
+    ConfigurationError,
+    Executor,
+    Hive,
+    JobCrashed,
+    NotEncodable,
+    PayloadTooLarge,
+    QueueFull,
+    embedded,
+)
 from tests.servers import Server, until
 from tests.workers import ROOT
 
@@ -77,6 +86,24 @@ def test_map_keeps_the_order_in_chunks_of_any_size(pool: Executor) -> None:
     assert list(pool.map(abs, [])) == []
     with pytest.raises(OwnError):
         list(pool.map(fail, [1, 2]))
+
+
+def test_calls_and_results_may_be_large(pool: Executor) -> None:
+    sizes = [3_000_000, 1, 3_000_000, 9_000_000]
+    assert list(pool.map(len, map(bytes, sizes))) == sizes
+    assert [len(made) for made in pool.map(bytes, sizes)] == sizes
+    too_large = pool.submit(len, bytes(70_000_000))
+    assert isinstance(too_large.exception(30), PayloadTooLarge)
+
+
+def test_a_queue_that_is_full_tells_the_futures_it_did_not_take(hive: Hive) -> None:
+    hive.queue("nobody").configure(max_depth=1)
+    with Executor(hive, "nobody") as pool:
+        first = pool.submit(abs, 1)
+        until(lambda: hive.queue("nobody").stats().ready == 1, "the first one waits")
+        assert isinstance(pool.submit(abs, 2).exception(30), QueueFull)
+        assert first.cancel()
+    hive.queue("nobody").destroy()
 
 
 def test_map_takes_of_an_endless_input_what_it_needs(pool: Executor) -> None:

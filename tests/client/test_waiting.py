@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -14,6 +18,7 @@ import pytest
 from taskhive import ConfigurationError, Hive, ResultTimeout
 from taskhive.hive import Job
 from tests.servers import Server, programs, running, until
+from tests.workers import ROOT
 
 
 def ack(hive: Hive, *results: Any) -> None:
@@ -67,6 +72,32 @@ def test_as_completed_times_out_with_how_many_are_missing(idle: Hive) -> None:
     with pytest.raises(ResultTimeout) as caught:
         seen.extend(idle.as_completed(jobs, timeout=0.5))
     assert caught.value.waiting == 1
+
+
+BAR = """
+import sys
+from taskhive import Hive
+hive = Hive(sys.argv[1], prefix=sys.argv[2])
+jobs = hive.queue("q").dispatch_many(range(3))
+hive.queue("q").purge("ready")
+print(len(list(hive.as_completed(jobs, timeout=30, progress=True))))
+"""
+
+
+def test_a_bar_is_shown_in_a_terminal_and_nowhere_else(place: Server, prefix: str) -> None:
+    words = [sys.executable, "-c", BAR, place.url, prefix]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "80"}
+    plain = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    assert (plain.stdout, plain.stderr) == ("3\n", "")
+    screen, terminal = os.openpty()
+    subprocess.run(words, env=environment, stdout=subprocess.DEVNULL, stderr=terminal, check=True)
+    os.close(terminal)
+    shown = b""
+    with contextlib.suppress(OSError):  # the end of a terminal is an error
+        while data := os.read(screen, 65536):
+            shown += data
+    os.close(screen)
+    assert b"3/3" in shown
 
 
 def test_wait_tells_the_ended_from_the_others(idle: Hive) -> None:
@@ -167,6 +198,18 @@ def test_a_closed_hive_ends_its_listener_and_can_wait_again(place: Server, idle:
             lambda: "taskhive-listener" not in [t.name for t in threading.enumerate()],
             "the thread has ended",
         )
+
+
+def test_a_forgotten_hive_takes_its_listener_along(place: Server, prefix: str) -> None:
+    hive = Hive(place.url, prefix=prefix)
+    job = hive.queue("q").dispatch()
+    with pytest.raises(ResultTimeout):
+        job.result(0.01)
+    listener = hive._listener()._thread
+    assert listener.is_alive()
+    del hive, job
+    gc.collect()
+    until(lambda: not listener.is_alive(), "the thread has ended")
 
 
 def test_a_handle_on_a_later_run_of_an_id_waits_for_that_run(idle: Hive) -> None:
