@@ -12,7 +12,6 @@ import inspect
 import os
 import resource
 import signal
-import socket
 import sys
 import time
 from collections import deque
@@ -34,8 +33,8 @@ from taskhive.wire import Kind, read_json
 class Child:
     """One child, from its fork to its end."""
 
-    def __init__(self, sock: socket.socket, loaded: Loaded, worker: str) -> None:
-        self._mouth = Mouth(sock)
+    def __init__(self, mouth: Mouth, loaded: Loaded, worker: str) -> None:
+        self._mouth = mouth
         self._handlers = loaded.handlers
         self._starts = loaded.child_starts
         self._max_result = loaded.max_result
@@ -122,7 +121,7 @@ class Child:
         before, self._spent = self._spent, _cpu(usage)
         spent = spent or not self._habits.are_kept()
         peak = usage.ru_maxrss * linux.MAXRSS_UNIT
-        mouth.send(frames.over(kind, number, wall, self._spent - before, peak, spent, data))
+        mouth.tell_end(frames.over(kind, number, wall, self._spent - before, peak, spent, data))
 
     def _call(
         self,

@@ -7,7 +7,7 @@ import os
 import socket
 from typing import Protocol
 
-from taskhive import blackbox
+from taskhive import blackbox, outbox
 from taskhive.wire import BadFrame, Kind, Reader
 
 MAX_LINE = 8192
@@ -55,6 +55,10 @@ class Link(Protocol):
         """Whether a dead child had something in its socket that it never read."""
         ...
 
+    def unsent(self) -> Frames:
+        """Ends of attempts that the child has told and not sent."""
+        ...
+
     def stack_size(self) -> int:
         """How much of its stack a condemned child has written down."""
         ...
@@ -69,12 +73,13 @@ class Link(Protocol):
 
 
 class SocketLink:
-    """A socket for frames, a pipe for raw output, a memory file for stacks."""
+    """A socket for frames, a pipe for raw output, memory for stacks and for ends that are not sent."""
 
-    def __init__(self, sock: socket.socket, output: int, memory: int) -> None:
+    def __init__(self, sock: socket.socket, output: int, memory: int, box: int) -> None:
         self._sock = sock
         self._output = output
         self._memory = memory
+        self._box = box
         self._frames = Reader()
         self._unsent = bytearray()
         self._unread = False
@@ -198,6 +203,10 @@ class SocketLink:
         """As the kernel said when the last words were read."""
         return self._unread or bool(self._unsent)
 
+    def unsent(self) -> Frames:
+        """What lies in the memory shared with the child."""
+        return outbox.read(self._box)
+
     def stack_size(self) -> int:
         """How much faulthandler has written."""
         return os.fstat(self._memory).st_size
@@ -214,3 +223,4 @@ class SocketLink:
         self._sock.close()
         os.close(self._output)
         os.close(self._memory)
+        os.close(self._box)

@@ -7,23 +7,30 @@ import pickle
 import select
 import socket
 import threading
+import time
 from collections import deque
 from typing import Any
 
 from taskhive.errors import NoCurrentJob
+from taskhive.outbox import Outbox
 from taskhive.wire import Kind, Reader, frame, json_frame, read_json
 
 MAX_OUTPUT = 1024 * 1024
 """Bytes of output that one attempt may send; the rest is counted and dropped."""
 
+TOGETHER_FOR = 0.002
+"""Seconds that the end of an attempt may wait for those behind it."""
+
 
 class Mouth:
     """Speaks for one child; any of its threads may, a process it forked may not."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, outbox: Outbox) -> None:
         self.runs: deque[bytes] = deque()
         """Attempts that wait here, the bodies of their frames."""
         self._sock = sock
+        self._outbox = outbox
+        self._waits_since: float | None = None
         self._frames = Reader()
         self._pid = os.getpid()
         self._sending = threading.Lock()
@@ -39,9 +46,23 @@ class Mouth:
     # Out
 
     def send(self, data: bytes) -> None:
-        """Send whole frames."""
+        """Send whole frames, behind the ends that wait to be sent."""
         with self._sending:
+            if self._waits_since is not None:
+                data = self._outbox.contents() + data
             self._sock.sendall(data)
+            if self._waits_since is not None:
+                self._outbox.clear()
+                self._waits_since = None
+
+    def tell_end(self, data: bytes) -> None:
+        """Send the end of an attempt: with others, if more are here and it is soon."""
+        now = time.perf_counter()
+        waits = now - self._waits_since if self._waits_since is not None else 0.0
+        if self.runs and waits < TOGETHER_FOR and self._outbox.put(data):
+            self._waits_since = now - waits
+            return
+        self.send(data)
 
     def ready(self) -> None:
         """Say that attempts may come."""

@@ -403,6 +403,7 @@ class Pool:
     def _look(self) -> None:
         """Whose time has passed? Then look again when the next one's will."""
         self._timer, self._timer_at = None, float("inf")
+        self.sync()
         now = self._clock.monotonic()
         for slot in list(self.slots.values()):
             head = slot.head
@@ -436,6 +437,9 @@ class Pool:
             return
         slot = self.find(attempt)
         if slot is None or attempt.verdict is not None:
+            return
+        self._sync(slot)
+        if attempt not in slot.runs:
             return
         if slot.head is attempt:
             self.condemn(slot, verdict, message, grace)
@@ -530,8 +534,11 @@ class Pool:
     def _over(self, slot: Slot, kind: Kind, body: bytes) -> Outcome | None:
         head = slot.head
         over = frames.read_over(body)
+        if over.number <= slot.ended:
+            return None  # it was seen in the outbox before it was sent
         if head is None or head.number != over.number:
             raise BadFrame("the end of an attempt that does not run")
+        slot.ended = over.number
         # The zygote's part is nobody's.
         base = self.guard.base(slot.number) if self.guard is not None else 0
         costs = Costs(over.wall, over.cpu, max(0, over.peak_memory - base))
@@ -541,9 +548,12 @@ class Pool:
         else:
             word, after, at, record = frames.read_raised(over.rest)
             outcome = Raised(head, word, record, after, at, costs)
-        if slot.state is State.KILLING:
-            return None  # it came just too late: it is being killed, and that is its outcome
         slot.runs.popleft()
+        if slot.state is State.KILLING:
+            if slot.victim is None:
+                slot.victim = head  # it came just too late: it is being killed, and that is its outcome
+                return None
+            return outcome
         slot.done += 1
         if self._alone is head:
             self._alone = None
@@ -565,6 +575,20 @@ class Pool:
                 self.grow()
         return outcome
 
+    def sync(self) -> None:
+        """See which of the very short attempts are over, though their children are busy."""
+        for slot in list(self.slots.values()):
+            if len(slot.runs) > 1:
+                self._sync(slot)
+
+    def _sync(self, slot: Slot) -> None:
+        if not slot.runs or slot.state not in (State.BUSY, State.KILLING):
+            return
+        try:
+            self.received(slot, slot.link.unsent())
+        except BadFrame as error:
+            self.broken(slot, f"left what is no frame: {error}")
+
     def broken(self, slot: Slot, why: str) -> None:
         """A child sent what is no frame, or closed its socket and perhaps lives on."""
         if why != "closed its socket":
@@ -578,11 +602,13 @@ class Pool:
         slot = self.slots.get(number)
         if slot is None:
             return
+        slot.retire = True  # its last words may be an end: it is not free for all that
         slot.link.drain()
+        self._sync(slot)
         was_starting = slot.state is State.STARTING
         slot.on(Event.EXITED)
         outcomes: list[Outcome] = []
-        head = slot.head
+        head = slot.victim or slot.head
         if head is not None:
             if self._alone is head:
                 self._alone = None
@@ -593,7 +619,8 @@ class Pool:
                 head.spared += 1
                 head.started = head.deadline = head.soft_at = None
             else:
-                slot.runs.popleft()
+                if head is not slot.victim:
+                    slot.runs.popleft()
                 outcomes.append(self._autopsy(slot, head, code, cpu, peak))
         # What waited behind it was never begun: it goes to another child, and nobody is charged.
         for attempt in reversed(slot.runs):

@@ -91,6 +91,10 @@ class Slot:
     state: State = State.STARTING
     runs: deque[Attempt] = field(default_factory=deque)
     """What it was given, in order: the first one runs, the others wait in its socket."""
+    victim: Attempt | None = None
+    """What it was condemned for, if that ended before the kill came: the next one is not to blame."""
+    ended: int = 0
+    """The number of the last attempt whose end was seen."""
     done: int = 0
     was_told: bool = False
     """Something else than attempts was sent to it since it was last idle."""

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from taskhive import outbox
 from taskhive.errors import HandlerError
 from taskhive.link import Link, SocketLink
 from taskhive.signing import KeyRing
@@ -119,7 +120,7 @@ class Zygote:
         return await self._catalog
 
     def fork(self, slot: int) -> Link:
-        """Order a child; with the order go its ends of socket, output pipe and memory file."""
+        """Order a child; with the order go its ends of socket, output pipe and shared memory."""
         if self._socket is None:
             raise ConnectionError("the zygote is gone")
         if not self._is_entrusted:
@@ -127,20 +128,21 @@ class Zygote:
         ours, theirs = socket.socketpair()
         output, writes = os.pipe()
         memory = os.memfd_create("taskhive-stack") if hasattr(os, "memfd_create") else _plain_file()
+        box = outbox.make()
         try:
             # Small, and the zygote reads all the time: it does not fill the buffer.
             socket.send_fds(
-                self._socket, [json_frame(Kind.FORK, slot)], [theirs.fileno(), writes, memory]
+                self._socket, [json_frame(Kind.FORK, slot)], [theirs.fileno(), writes, memory, box]
             )
         except OSError:
             ours.close()
-            os.close(output)
-            os.close(memory)
+            for descriptor in (output, memory, box):
+                os.close(descriptor)
             raise
         finally:
             theirs.close()
             os.close(writes)
-        return SocketLink(ours, output, memory)
+        return SocketLink(ours, output, memory, box)
 
     def signal(self, pid: int, number: int, group: bool = False) -> None:
         """Send a signal to a child, or to its process group, unless it has ended."""

@@ -461,6 +461,7 @@ class Supervisor:
             before = self._clock.monotonic()
             self._turn()
             now = self._clock.boottime()
+            self.pool.sync()
             self._check_trust(now)
             until = self._trusted_until(now)
             for spawner in self._spawners:

@@ -23,13 +23,15 @@ from taskhive import birth, linux, secret
 from taskhive.child import Child
 from taskhive.errors import TaskHiveError
 from taskhive.loader import Loaded, load
+from taskhive.mouth import Mouth
 from taskhive.orphans import kill_tree
+from taskhive.outbox import Outbox
 from taskhive.output import Lines
 from taskhive.signing import KeyRing
 from taskhive.wire import Kind, Reader, json_frame, read_json
 
-FORK_DESCRIPTORS = 3
-"""With each FORK come the child's socket, the end of its output pipe, and its memory file."""
+FORK_DESCRIPTORS = 4
+"""With each FORK come the child's socket, the end of its output pipe, and memory for stacks and ends."""
 
 
 class Zygote:
@@ -258,10 +260,11 @@ class Zygote:
 
 def serve(mine: list[int], loaded: Loaded, settings: dict[str, Any]) -> None:
     """Be a child on these descriptors until the supervisor closes the socket."""
-    job_socket, output, memory = mine
+    job_socket, output, memory, box = mine
     birth.settle_in(memory, output)
     linux.set_title("taskhive child: idle")
-    Child(socket.socket(fileno=job_socket), loaded, settings["worker"]).run()
+    mouth = Mouth(socket.socket(fileno=job_socket), Outbox(box))
+    Child(mouth, loaded, settings["worker"]).run()
 
 
 def main() -> None:
