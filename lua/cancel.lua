@@ -5,7 +5,9 @@
 --- keys meta jobs next ready delayed blocked expiring leases ended succeeded failed cancelled memory0 memory1 memory2 quarantine events
 --- include clock
 --- include meta
+--- include order
 --- include record
+--- include span
 --- include news
 --- include quarantine
 --- include lease

@@ -6,6 +6,7 @@
 -- A run ends with the first end of its generation or of a later one, as for `look`.
 --- keys meta jobs next ready delayed leases ended succeeded failed cancelled
 --- include clock
+--- include order
 --- include record
 
 local MAX_ITEMS, MAX_BYTES = 1000, 8388608

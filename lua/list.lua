@@ -4,6 +4,7 @@
 -- Answers: {call id, now, {{id, score, record or ended as in look} ...}, 1 if there is more}.
 --- keys meta jobs next leases ended set
 --- include clock
+--- include order
 --- include record
 
 local MAX_ROWS, MAX_BYTES = 1000, 4194304

@@ -6,6 +6,7 @@
 -- of the ended one, each as kind, error, kind, error ..., oldest first.
 --- keys meta jobs next ready delayed blocked leases active ended succeeded failed cancelled
 --- include clock
+--- include order
 --- include record
 
 local id = ARGV[2]

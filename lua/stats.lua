@@ -3,6 +3,7 @@
 -- ARGV: call id. Answers: {call id, now, ready, delayed, blocked, active, dead, oldest wait ms or -1, meta as a list}.
 --- keys meta jobs ready delayed blocked active failed
 --- include clock
+--- include order
 --- include record
 --- include place
 

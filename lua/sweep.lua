@@ -5,7 +5,9 @@
 local HAS_LANE = ARGV[2] == '1'
 --- include clock
 --- include meta
+--- include order
 --- include record
+--- include span
 --- include news
 --- include quarantine
 --- include lease

@@ -55,6 +55,9 @@ class Answer(NamedTuple):
     created: bool
 
 
+_ADDED = Answer(0, True)
+
+
 @dataclass(frozen=True, slots=True)
 class Settle:
     """The end of one lease: `done`, `again`, `fail`, `release` or `cancelled`."""
@@ -184,11 +187,22 @@ class Commands:
         # A generated id names the request as well as a nonce would.
         call = chunk[0].id.encode() if not chunk[0].spec else nonce().encode()
         args = [call]
-        for item in chunk:
-            args += (item.id.encode(), item.payload, item.spec)
-        replies = yield from self.session.call(self.keys(queue), "dispatch", args, call, confirm)
-        _, is_new, letters = replies[0]
-        answers = [Answer(int(word[1:]), word[:1] in b"NBD") for word in letters]
+        if not any(item.spec for item in chunk):
+            for item in chunk:
+                args += (item.id.encode(), item.payload)
+            replies = yield from self.session.call(self.keys(queue), "add", args, call, confirm)
+            _, is_new, is_done = replies[0]
+        else:
+            is_done = 0
+        if is_done:
+            answers = [_ADDED] * len(chunk)
+        else:
+            args = [call]
+            for item in chunk:
+                args += (item.id.encode(), item.payload, item.spec)
+            replies = yield from self.session.call(self.keys(queue), "dispatch", args, call, confirm)
+            _, is_new, letters = replies[0]
+            answers = [Answer(int(word[1:]), word[:1] in b"NBD") for word in letters]
         if is_new:
             yield from self._register(queue)
         if confirm:

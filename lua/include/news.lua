@@ -2,7 +2,7 @@
 -- separated by spaces, so that who waits for one of many need not ask for them all again and again. The stream
 -- `events` gets one entry for each kind of event, however many jobs it happened to.
 local MAX_TOLD = 1000
-local EVENTS_KEPT, EVENTS_FOR, MAX_DETAIL, MAX_READ = '1000', '60000', 200, 262144
+local MAX_DETAIL, MAX_READ = 200, 262144
 local told, streams = {}, {}
 
 -- where: the meta key of the queue it ended in, if that is not this one.

@@ -1,11 +1,4 @@
--- Where a waiting job stands. `ready` is ordered by priority class, then by arrival: a score of
--- (255 - priority) * 2^44 + sequence is exact in a double. `delayed` carries the priority in the low
--- byte of its score, so that promotion need not open a record.
-local CLASS = 17592186044416
-
-local function ready_score(prio, seq) return (255 - prio) * CLASS + seq end
-local function delayed_score(prio, at) return at * 256 + 255 - prio end
-
+-- Where a waiting job stands.
 -- score: the place it had before, or nil to join at the end. Answers whether somebody should look.
 local function place(id, created, ext, now, score)
   local at = run_at(created, ext)

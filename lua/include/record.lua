@@ -10,7 +10,6 @@
 --   its settle noted of it (opaque) · P payload, F failure job of a
 --   failed one
 --   while blocked also: D has data · R resets counts · O has options · l h clamp of the run time
-local PRIORITY = 100
 local NUMBERS = {'g', 'a', 'r', 't', 's', 'c', 'd', 'u', 'p', 'x', 'm', 'y', 'f', 'l', 'h', 'T', 'C', 'M'}
 local KEPT_ATTEMPTS = 5
 local TEXTS = {'q', 'o', 'e', 'k', 'i', 'j', 'z', 'b', 'n'}

@@ -34,10 +34,30 @@ class Mutant:
 AGAIN, FINISH, SWEEP = "include/again.lua", "include/finish.lua", "include/sweep.lua"
 ENDING, PLACE, META = "include/ending.lua", "include/place.lua", "include/meta.lua"
 MEMORY, REQUESTS = "include/memory.lua", "include/requests.lua"
-EXCHANGE, DISPATCH = "exchange.lua", "dispatch.lua"
+EXCHANGE, DISPATCH, ORDER = "exchange.lua", "dispatch.lua", "include/order.lua"
 LEASES = "test_seed_faults_leases"
 
+ADD = "add.lua"
+
 MUTANTS = [
+    # The short way of plain jobs
+    Mutant(
+        "the short way takes a resend of an ended job for a new one",
+        ADD,
+        "if is_known(K.ended) then",
+        "if false then",
+    ),
+    Mutant(
+        "the short way forgets what was dropped",
+        ADD,
+        "if meta[8] and (is_known(K.memory0)",
+        "if false and (is_known(K.memory0)",
+    ),
+    Mutant("the short way does not see a cap", ADD, "or meta[4] then", "then"),
+    Mutant(
+        "the short way gives all jobs of a call one place", ADD, "  seq = seq + 1\n", "  seq = seq\n"
+    ),
+    Mutant("the short way hides a gap", ADD, "lease and now - last > lease / 2 then", "false then"),
     # Who holds a job
     Mutant(
         "a dispatch while the job runs makes it ready again",
@@ -216,19 +236,19 @@ MUTANTS = [
     # Order
     Mutant(
         "jobs are ordered by their ids",
-        PLACE,
+        ORDER,
         "return (255 - prio) * CLASS + seq end",
         "return (255 - prio) * CLASS end",
     ),
     Mutant(
         "the lower priority comes first",
-        PLACE,
+        ORDER,
         "return (255 - prio) * CLASS + seq end",
         "return prio * CLASS + seq end",
     ),
     Mutant(
         "a delayed job forgets its priority",
-        PLACE,
+        ORDER,
         "return at * 256 + 255 - prio end",
         "return at * 256 + 255 - PRIORITY end",
     ),
@@ -334,7 +354,7 @@ MUTANTS = [
     ),
     Mutant(
         "jobs are taken in when memory is short",
-        DISPATCH,
+        ADD,
         "#!lua\n",
         "#!lua flags=allow-oom\n",
         "test_seed_faults_memory::test_with_memory_used_up_a_dispatch_is_refused_whole",
