@@ -582,11 +582,19 @@ class Pool:
                 self._sync(slot)
 
     def _sync(self, slot: Slot) -> None:
+        """Take in the ends that a child has told and not sent.
+
+        While it lives, ends that it sent before may still be on their way. Those come first: what is
+        found counts only from the attempt on that runs as far as we know.
+        """
         if not slot.runs or slot.state not in (State.BUSY, State.KILLING):
             return
         try:
-            self.received(slot, slot.link.unsent())
-        except BadFrame as error:
+            unsent = slot.link.unsent()
+            news = [one for one in unsent if frames.read_over(one[1]).number > slot.ended]
+            if news and frames.read_over(news[0][1]).number == slot.runs[0].number:
+                self.received(slot, news)
+        except (BadFrame, struct.error) as error:
             self.broken(slot, f"left what is no frame: {error}")
 
     def broken(self, slot: Slot, why: str) -> None:

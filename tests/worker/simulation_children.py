@@ -146,6 +146,9 @@ class PlayedLink:
             self._readable()
         self._is_listening = False
 
+    def unsent(self) -> list[tuple[Kind, bytes]]:
+        return []
+
     def left_unread(self) -> bool:
         return self._unread > 0
 
