@@ -24,8 +24,9 @@ from taskhive.slot import Attempt, Event, Slot, State
 from taskhive.spawner import Spawner
 from taskhive.wire import BadFrame, Kind
 
-STACK_WITHIN = 0.02
-"""How long a condemned child may take to write down where it is."""
+STACK_WITHIN = 0.25
+"""How long a condemned child may take to write down where it is. It takes a fraction of a millisecond,
+but on a machine that is full it waits for a core first."""
 LEAVE_WITHIN = 5.0
 """How long a retired child may take to end by itself."""
 SPARED = 2
@@ -253,10 +254,7 @@ class Pool:
             slot = self._choose(attempt, admitted) if admitted or not kept else None
             if slot is None:
                 kept.append(attempt)
-                if admitted:
-                    # There is room for it, and no child yet; it will have both.
-                    missing += 1
-                    load += attempt.options.weight
+                missing += admitted
                 if not self.quick:
                     break
                 continue
