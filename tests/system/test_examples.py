@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ import pytest
 from examples.by_hand import primes_below
 from taskhive import Hive, embedded
 from tests.servers import DEADLINE, until
+from tests.workers import working
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -120,3 +123,63 @@ def test_a_wrong_command_line_is_answered_with_the_usage(
     out, err = program.communicate(timeout=DEADLINE)
     assert (program.returncode, out) == (2, "")
     assert err.startswith("usage:")
+
+
+# Examples that are the file of a worker and the program that dispatches to it
+
+
+@pytest.fixture
+def beside(home: Path, tmp_path: Path) -> Iterator[Callable[[str], None]]:
+    """Starts the worker of an example, as its first lines say."""
+    with contextlib.ExitStack() as workers:
+
+        def start_worker(name: str) -> None:
+            given = {"TASKHIVE_DIR": str(home), "TASKHIVE_CONCURRENCY": "2"}
+            words = (str(EXAMPLES / name),)
+            workers.enter_context(working("", "", tmp_path / "log", *words, environment=given))
+
+        yield start_worker
+
+
+def test_the_mandelbrot_set_comes_band_by_band_with_progress(
+    beside: Callable[[str], None], started: list[subprocess.Popen[str]]
+) -> None:
+    beside("crunching.py")
+    lines = said(start(started, "crunching.py")).splitlines()
+    assert sum("6 of 6 rows" in line for line in lines) == 4
+    picture = lines[4:]
+    assert len(picture) == 24
+    assert max(map(len, picture)) <= 78
+    assert picture[1:12] == picture[:12:-1]  # it is its own mirror image
+
+
+def test_a_failure_handler_sends_back_what_could_not_be_delivered(
+    beside: Callable[[str], None], started: list[subprocess.Popen[str]]
+) -> None:
+    beside("failures.py")
+    assert said(start(started, "failures.py")).splitlines() == [
+        "plain: plain delivered at attempt 1",
+        "deaf: deaf delivered at attempt 3",
+        "nowhere: failed, PermanentError",
+        "nowhere: nowhere goes back (permanent: no such address)",
+    ]
+
+
+def test_a_runaway_is_killed_and_its_black_box_names_the_line(
+    beside: Callable[[str], None], started: list[subprocess.Popen[str]]
+) -> None:
+    beside("runaway.py")
+    out = said(start(started, "runaway.py"))
+    text = (EXAMPLES / "runaway.py").read_text().splitlines()
+    line = next(n for n, code in enumerate(text, 1) if "re.fullmatch" in code)
+    assert f'runaway.py", line {line} in is_valid' in out
+    assert "verdict timeout by SIGKILL" in out
+    assert "['looking at 40 letters']" in out
+    assert "a short text: True" in out
+    assert "the next one: True" in out
+
+
+def test_the_list_of_examples_names_every_one() -> None:
+    listed = set(re.findall(r"\]\((\w+\.py)\)", (EXAMPLES / "README.md").read_text(encoding="utf-8")))
+    assert listed == {path.name for path in EXAMPLES.glob("*.py")} - {"__init__.py"}
+    assert {name.removesuffix(".py") for name in listed} & sys.stdlib_module_names == set()
