@@ -16,19 +16,32 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import redis
 
 import taskhive
-from taskhive import Hive, JobInfo, NotDurable, QueueStats, options, scripts
+from taskhive import Hive, JobInfo, NotDurable, QueueStats, cli, options, scripts
+from taskhive.blackbox import BlackBox
 from taskhive.embedded import LINGER
+from taskhive.handler_options import HandlerOptions
 from tests.servers import Server
 from tests.workers import working
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = [*DOCS, *sorted(ROOT.glob("*.md"))]
-MUST_RUN = {"index", "dispatch", "leases", "operations", "states", "errors", "from-other-queues"}
+MUST_RUN = {
+    "index",
+    "dispatch",
+    "leases",
+    "operations",
+    "states",
+    "errors",
+    "from-other-queues",
+    "handlers",
+    "kills",
+}
 
 _FENCE = re.compile(r"^```(\S*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _CLAIM = re.compile(r"# -> (.*?)\s*$")
@@ -205,6 +218,53 @@ def test_the_map_lists_every_page() -> None:
 
 def test_the_table_of_options_lists_every_option() -> None:
     assert set(table_of("dispatch", "delay")) == {f.name for f in dataclasses.fields(options.JobOptions)}
+
+
+def test_the_table_of_handler_options_lists_every_option_with_its_default() -> None:
+    table = table_of("handlers", "soft_timeout")
+    options = {f.name: f.default for f in dataclasses.fields(HandlerOptions)}
+    assert set(table) == {"name", "queue", *options}
+    said = {name: ast.literal_eval(table[name][1].strip("`")) for name in options}
+    assert said == options
+
+
+def test_the_table_of_the_command_line_lists_every_option_of_run() -> None:
+    rows = next(rows for rows in tables(page("worker")) if "`--url`" in rows[0][0])
+    said = {row[0].strip("`"): (row[1].strip("`"), row[2].strip("`")) for row in rows}
+    wanted = {}
+    for option in cli.run.params:
+        if isinstance(option, click.Option):
+            name = max(option.opts, key=len)
+            default = ""
+            if not option.is_flag and option.default and isinstance(option.default, (str, int, float)):
+                default = str(option.default).removesuffix(".0")
+            variable = f"TASKHIVE_{name.strip('-').upper().replace('-', '_')}"
+            silent = option.is_flag or not option.allow_from_autoenv
+            wanted[name] = (default, "" if silent else variable)
+    assert said == wanted
+
+
+def test_the_table_of_events_lists_every_event_of_the_log() -> None:
+    code = "".join(path.read_text() for path in (ROOT / "taskhive").glob("*.py"))
+    logged = set(re.findall(r"\.event\(\s*\"([\w.]+)\"", code))
+    logged |= set(re.findall(r"\"(attempt\.\w+)\"", code))
+    rows = next(rows for rows in tables(page("worker")) if "`worker.started`" in rows[0][0])
+    assert {name for row in rows for name in re.findall(r"`([\w.]+)`", row[0])} == logged
+
+
+def test_the_table_of_the_black_box_lists_every_field() -> None:
+    assert set(table_of("kills", "peak_memory")) == {f.name for f in dataclasses.fields(BlackBox)}
+
+
+@pytest.mark.parametrize("name", ["handlers", "worker", "kills"])
+def test_every_row_of_a_table_of_proofs_names_a_test(name: str) -> None:
+    proved = 0
+    for table in re.findall(r"(?:^\|.*\n)+", page(name), re.M):
+        head, _, *rows = table.splitlines()
+        if head.endswith(("| Proof |", "| Test |")):
+            proved += len(rows)
+            assert [row for row in rows if not re.search(r"`tests/[\w/]+\.py::test_\w+`", row)] == []
+    assert proved >= 10
 
 
 def test_the_table_of_settings_lists_every_argument_of_a_hive() -> None:

@@ -10,7 +10,7 @@ import psutil
 from taskhive import Hive
 from tests.servers import Server, until
 from tests.worker.conftest import Start
-from tests.worker.workers import Worker, living, over
+from tests.worker.workers import Worker, box, living, over
 
 HANDLERS = """
 import os, subprocess, time
@@ -98,3 +98,29 @@ def test_a_server_away_for_less_than_a_lease_costs_no_attempt(
         valkey.process.send_signal(signal.SIGCONT)
     assert over(hive, job) == ["succeeded"]
     assert job.info().attempts == 1
+
+
+HARM = """
+import os, signal, time
+from taskhive import Hive
+hive = Hive()
+
+@hive.handler(timeout=0.5, max_timeouts=0)
+def deaf(): signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()); time.sleep(600)
+
+@hive.handler(timeout=0.5, max_timeouts=0)
+def stopped(): os.kill(os.getpid(), signal.SIGSTOP)
+
+@hive.handler
+def doubled(): return "copy" if os.fork() == 0 else "itself"
+"""
+
+
+def test_a_handler_that_is_deaf_or_comes_back_twice_has_one_outcome(start: Start, hive: Hive) -> None:
+    start(HARM).ready()
+    deaf, stopped, doubled = (hive.queue(name).dispatch() for name in ("deaf", "stopped", "doubled"))
+    assert over(hive, deaf, stopped, doubled) == ["failed", "failed", "succeeded"]
+    assert doubled.info().result == "itself"
+    for job in (deaf, stopped):
+        assert box(job)["verdict"] == "timeout"
+        assert box(job)["stack"].startswith("(no stack")
