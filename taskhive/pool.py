@@ -254,7 +254,10 @@ class Pool:
             slot = self._choose(attempt, admitted) if admitted or not kept else None
             if slot is None:
                 kept.append(attempt)
-                missing += admitted
+                if admitted:
+                    # There is room for it, and no child yet; it will have both.
+                    missing += 1
+                    load += attempt.options.weight
                 if not self.quick:
                     break
                 continue

@@ -278,6 +278,14 @@ def wait(path):
     assert set(over(hive, *jobs)) == {"succeeded"}
 
 
+def test_many_quick_jobs_make_no_more_children_than_may_be_busy(start: Start, hive: Hive) -> None:
+    worker = start(HEAD + "@hive.handler\ndef noop(n): pass\n", "--concurrency", "2").ready()
+    jobs = hive.queue("noop").dispatch_many(list(range(3000)))
+    until(lambda: hive.queue("noop").stats().succeeded == len(jobs), "all have run")
+    # Two, and the one above.
+    assert len(worker.zygote().children()) <= 3
+
+
 def test_quick_jobs_move_beside_slow_ones_that_fill_all_slots(start: Start, hive: Hive) -> None:
     worker = start(
         HEAD
