@@ -7,6 +7,7 @@ believed, and a child that breaks the rules is killed like one that passed its t
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import struct
 from collections import deque
@@ -29,6 +30,8 @@ STACK_WITHIN = 0.25
 but on a machine that is full it waits for a core first."""
 LEAVE_WITHIN = 5.0
 """How long a retired child may take to end by itself."""
+ONE_PIECE = 16 * 1024
+"""What is not longer than this is in a child's socket, and read from it, as a whole or not at all."""
 SPARED = 2
 """How often a child may die under an attempt that it has not read yet, until that is charged."""
 SILENT_WITHIN = 1.0
@@ -178,9 +181,11 @@ class Pool:
         """A zygote died: its children die with it."""
         if self._spawner is spawner:
             self._spawner = None
-        for slot in list(self.slots.values()):
-            if slot.spawner is spawner:
-                self.exited(slot.number, -int(signal.SIGKILL), 0.0, 0)
+        gone = [slot for slot in self.slots.values() if slot.spawner is spawner]
+        for slot in gone:
+            slot.retire = True  # what the first of them had must not be given to the second
+        for slot in gone:
+            self.exited(slot.number, -int(signal.SIGKILL), 0.0, 0)
 
     def _retire(self, slot: Slot) -> None:
         """Let a child end by itself after what it has; nothing new for it."""
@@ -267,7 +272,10 @@ class Pool:
         kept.extend(self.backlog)
         self.backlog = kept
         for slot, pieces in parts.items():
-            slot.link.send(b"".join(pieces))
+            data = b"".join(pieces)
+            first = slot.runs[-len(pieces)].number
+            slot.last_piece = first if len(data) <= ONE_PIECE else math.inf
+            slot.link.send(data)
         if missing:
             # Light ones are more than the target; there are no children for them yet.
             starting = sum(slot.state is State.STARTING for slot in self.slots.values())
@@ -316,7 +324,6 @@ class Pool:
             self._alone = attempt
         if slot.state is State.IDLE:
             slot.on(Event.ASSIGNED)
-            slot.was_told = False
             slot.begins(attempt, self._clock.monotonic())
         slot.runs.append(attempt)
         if len(slot.runs) == 1:
@@ -343,7 +350,7 @@ class Pool:
     def tell(self, slot: Slot, data: bytes) -> None:
         """Send a frame to a child, if it is still there."""
         if slot.number in self.slots:
-            slot.was_told = True
+            slot.last_piece = math.inf
             slot.link.send(data)
 
     # Limits
@@ -652,13 +659,13 @@ class Pool:
         """Whether a child died of something else before it took up what it was given last.
 
         The attempt before has told its end and then broken its child, say: that is not to be charged
-        to the next one. Where more than one frame was on the way, nobody knows which was read. And
-        not for ever: what kills every child it is sent to has something to do with it after all.
+        to the next one. If anything was left unread it was the piece that was sent last; of those
+        before nobody knows. And not for ever: what kills every child it is sent to has something to
+        do with it after all.
         """
         return (
             head.verdict is None
-            and len(slot.runs) == 1
-            and not slot.was_told
+            and head.number >= slot.last_piece
             and head.spared < SPARED
             and slot.link.left_unread()
         )

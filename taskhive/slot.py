@@ -96,8 +96,8 @@ class Slot:
     ended: int = 0
     """The number of the last attempt whose end was seen."""
     done: int = 0
-    was_told: bool = False
-    """Something else than attempts was sent to it since it was last idle."""
+    last_piece: float = 0
+    """Number of the first attempt in what was sent to it last; endless if that was something else."""
     retire: bool = False
     """Nothing new for it; it ends after what it has."""
     handler: str = ""

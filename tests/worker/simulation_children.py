@@ -84,18 +84,18 @@ class PlayedLink:
         self._receiver: Receiver | None = None
         self._is_listening = False
         self._has_ended = False
-        self._unread = 0
+        self.unread: list[bytes] = []
         self.written = 0
 
     def listen(self, receiver: Receiver) -> None:
         self._receiver, self._is_listening = receiver, True
 
     def send(self, data: bytes) -> None:
-        self._unread += 1
+        self.unread.append(data)
 
         def arrive() -> None:
             if self._child.is_alive:
-                self._unread -= 1
+                self.unread.remove(data)
                 self._child.receive(data)
 
         self._down.send(arrive)
@@ -150,7 +150,7 @@ class PlayedLink:
         return []
 
     def left_unread(self) -> bool:
-        return self._unread > 0
+        return bool(self.unread)
 
     def stack_size(self) -> int:
         return self.written
@@ -281,8 +281,13 @@ class PlayedChild:
         if self._stay is not None:
             fate = self._stay.fate or why
             self._ledger.ended(self._stay, self.universe.now, fate)
-        for body in self._runs:
-            (_, queue, _, fence, *_), _ = read_json(body)
-            self._ledger.taken_in.add((queue, fence))
         self.link.arrive_end()
         self._zygote.reap(self, code, why)
+
+    def bequeath(self) -> None:
+        """Note what nobody can know to be unbegun: what it had read, or what came in several pieces."""
+        pieces = self.link.unread if len(self.link.unread) > 1 else []
+        on_the_way = [body for kind, body in Reader().feed(b"".join(pieces)) if kind is Kind.RUN]
+        for body in [*self._runs, *on_the_way]:
+            (_, queue, _, fence, *_), _ = read_json(body)
+            self._ledger.taken_in.add((queue, fence))

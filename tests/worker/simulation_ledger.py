@@ -39,7 +39,8 @@ class Ledger:
         self._open: dict[tuple[str, str], list[Stay]] = defaultdict(list)
         self._settled: set[tuple[str, str]] = set()
         self.taken_in: set[tuple[str, int]] = set()
-        """Leases whose attempt a child had read and not begun when it died: it looks as if it had."""
+        """Leases whose attempt a child had read and not begun when it died, or was not alone on its way
+        to it: it looks as if it had begun."""
 
     # What children do
 

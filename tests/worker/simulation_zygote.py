@@ -63,7 +63,12 @@ class PlayedZygote:
 
     def reap(self, child: PlayedChild, code: int, why: str) -> None:
         self.children.pop(child.pid, None)
-        self._report(lambda: self._reports.exited(child.slot, code, 0.0, 0, why == "switch"))
+
+        def tell() -> None:
+            child.bequeath()
+            self._reports.exited(child.slot, code, 0.0, 0, why == "switch")
+
+        self._report(tell)
 
     def signal(self, pid: int, number: int, group: bool = False) -> None:
         def arrive() -> None:
@@ -103,8 +108,15 @@ class PlayedZygote:
         """It is killed: its children die with it, and nobody tells how."""
         if self.is_alive:
             self.is_alive = False
+            children = list(self.children.values())
             self.kill_all("zygote lost")
-            self.universe.after(self.chances.soon(), lambda: self._reports.lost(self), self.host)
+
+            def tell() -> None:
+                for child in children:
+                    child.bequeath()
+                self._reports.lost(self)
+
+            self.universe.after(self.chances.soon(), tell, self.host)
 
     async def stop(self) -> None:
         self.is_alive = False
