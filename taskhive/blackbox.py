@@ -49,8 +49,11 @@ class BlackBox:
         }
 
     def where(self) -> str | None:
-        """The innermost line of the stack, in a few words."""
-        found = _FRAME.search(self.stack)
+        """The innermost line of the thread that ran the handler, or that crashed, in a few words."""
+        # Threads are written newest first: the main one is the last, unless another one is current.
+        threads = self.stack.split("\n\n")
+        current = next((one for one in threads if one.startswith("Current thread")), threads[-1])
+        found = _FRAME.search(current)
         return f"{os.path.basename(found['file'])}:{found['line']}" if found else None
 
 
