@@ -33,6 +33,8 @@ class Worker:
                 self.process.wait(DEADLINE)
             except subprocess.TimeoutExpired:
                 self.process.kill()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
         return self.process.wait()
 
 
@@ -49,9 +51,9 @@ def working(
     given |= {"PYTHONPATH": str(ROOT), "TASKHIVE_URL": url, "TASKHIVE_PREFIX": prefix}
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "taskhive", *words],
+            [sys.executable, "-m", "taskhive.beside", "run", *words],
             env={**given, **(environment or {})},
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,  # it ends with the test run, however that ends
             stdout=out,
             stderr=out,
         )
