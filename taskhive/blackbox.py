@@ -14,6 +14,7 @@ MAX_OUTPUT = 16 * 1024
 MAX_RECORD = 128 * 1024
 MAX_MESSAGE = 16 * 1024
 NO_STACK = "(no stack: the handler blocked signals or closed descriptors, or it was too sudden)"
+_END = 64
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>.+)$', re.MULTILINE)
 # What calls the handler is no news; neither is how Python began.
 _HERE = re.escape(os.path.dirname(os.path.abspath(__file__)))
@@ -67,6 +68,17 @@ def last_lines(lines: list[str]) -> list[str]:
             break
         kept.append(line)
     return kept[::-1]
+
+
+def stack_size(memory: int) -> int:
+    """How much faulthandler wrote; 0 until that is whole.
+
+    It writes word by word, and on a full machine it may be put to sleep between any two. The main
+    thread is the last one, and its outermost frame is how Python began, or dots if it is too deep.
+    """
+    size = os.fstat(memory).st_size
+    end = os.pread(memory, _END, max(0, size - _END))
+    return size if end.endswith((b" in _run_module_as_main\n", b"  ...\n")) else 0
 
 
 def read_stack(memory: int) -> str:

@@ -60,7 +60,7 @@ class Link(Protocol):
         ...
 
     def stack_size(self) -> int:
-        """How much of its stack a condemned child has written down."""
+        """How much of its stack a condemned child has written down; 0 until it is whole."""
         ...
 
     def stack(self) -> str:
@@ -208,8 +208,8 @@ class SocketLink:
         return outbox.read(self._box)
 
     def stack_size(self) -> int:
-        """How much faulthandler has written."""
-        return os.fstat(self._memory).st_size
+        """How much faulthandler has written, once it is done."""
+        return blackbox.stack_size(self._memory)
 
     def stack(self) -> str:
         """What faulthandler has written, or why there is nothing."""

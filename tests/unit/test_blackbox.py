@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
 import pytest
 
-from taskhive.blackbox import NO_STACK, BlackBox
+from taskhive.blackbox import NO_STACK, BlackBox, stack_size
 
 HELPER = 'Thread 0x01 (most recent call first):\n  File "/lib/threading.py", line 327 in wait'
 HANDLER = (
@@ -28,3 +33,26 @@ def test_the_line_of_the_handler_is_named_and_not_that_of_a_helper(
     stack: str, where: str | None
 ) -> None:
     assert BlackBox("timeout", stack=stack).where() == where
+
+
+DEEP = """
+import faulthandler, sys
+def dive(n): dive(n - 1) if n else faulthandler.dump_traceback(sys.stdout, all_threads=True)
+dive(int(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("depth", [0, 150])
+def test_a_stack_counts_when_its_last_word_is_written(tmp_path: Path, depth: int) -> None:
+    (tmp_path / "deep.py").write_text(DEEP)
+    words = [sys.executable, "-m", "deep", str(depth)]
+    written = subprocess.run(words, cwd=tmp_path, capture_output=True, check=True).stdout
+    assert written.startswith(b"Current thread")
+    with tempfile.TemporaryFile() as memory:
+        for byte in range(len(written) - 1):
+            memory.write(written[byte : byte + 1])
+            memory.flush()
+            assert stack_size(memory.fileno()) == 0
+        memory.write(written[-1:])
+        memory.flush()
+        assert stack_size(memory.fileno()) == len(written)
