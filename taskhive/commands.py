@@ -58,7 +58,11 @@ class Answer(NamedTuple):
 _ADDED = Answer(0, True)
 
 
-@dataclass(frozen=True, slots=True)
+# What there is one of for every job is not frozen, though nothing changes it: freezing doubles the price
+# of making one.
+
+
+@dataclass(slots=True)
 class Settle:
     """The end of one lease: `done`, `again`, `fail`, `release` or `cancelled`."""
 
@@ -73,7 +77,7 @@ class Settle:
     """What the attempt has cost, as JSON; kept with the ended record."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Renewal:
     """A lease to be kept."""
 
@@ -84,7 +88,7 @@ class Renewal:
     """How far it is, as JSON; empty when there is no news."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Leased:
     """A job that is ours for a while; the payload is not opened yet."""
 
@@ -111,7 +115,7 @@ class Leased:
         return value if isinstance(value, int) else 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Exchanged:
     """The answers of one exchange."""
 

@@ -1,4 +1,8 @@
-"""How an attempt can end, as the pool reports it."""
+"""How an attempt can end, as the pool reports it.
+
+Not frozen, though nothing changes them: freezing doubles the price of making one, and there is one for
+every job.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from taskhive.blackbox import BlackBox
 from taskhive.slot import Attempt
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Costs:
     """What an attempt took."""
 
@@ -17,7 +21,7 @@ class Costs:
     peak_memory: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Finished:
     """The handler returned; the result is bytes to us."""
 
@@ -26,7 +30,7 @@ class Finished:
     costs: Costs
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Raised:
     """The handler raised; its child wrote the record of the exception, which is bytes to us."""
 
@@ -38,7 +42,7 @@ class Raised:
     costs: Costs
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ended:
     """The child is gone: killed by us for the attempt's verdict, or by itself."""
 

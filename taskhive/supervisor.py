@@ -374,7 +374,7 @@ class Supervisor:
             line.end(attempt, result.settle)
             self._account(line, outcome, result.settle)
             if result.event:
-                self.log.event(result.event, result.level, **result.facts)
+                self.log.event(result.event, result.level, **(result.facts or {}))
         for queue in queues:
             self.pool.batch[queue] = self._batch(self.lines[queue])
             self._exchangers[queue].wake.set()
@@ -393,6 +393,9 @@ class Supervisor:
     def _batch(line: Line) -> int:
         mean = line.tally.mean
         if mean is None or mean >= SHORT or line.options.isolation != "process":
+            return 1
+        # Behind a long one the short ones of its batch would wait, while other children are idle.
+        if line.tally.worst > 2 * BATCH_SECONDS:
             return 1
         return min(MAX_BATCH, max(1, int(BATCH_SECONDS / max(mean, 1e-6))))
 

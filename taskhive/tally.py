@@ -19,6 +19,8 @@ class Tally:
     """Times and sizes of recent attempts."""
 
     mean: float | None = None
+    worst: float = 0.0
+    """The longest one, less the longer it is ago."""
     _walls: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
     _peaks: deque[int] = field(default_factory=lambda: deque(maxlen=KEPT))
     _new: int = STALE
@@ -28,6 +30,7 @@ class Tally:
     def add(self, wall: float, peak: int) -> None:
         """One attempt took so long and so much."""
         self.mean = wall if self.mean is None else 0.9 * self.mean + 0.1 * wall
+        self.worst = max(wall, 0.98 * self.worst)
         self._walls.append(wall)
         self._peaks.append(peak)
         self._new += 1

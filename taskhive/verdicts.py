@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, assert_never
 
 from taskhive import blackbox
@@ -30,14 +30,14 @@ _TYPES = {
 _OWN_KINDS = {kind.value: kind for kind in (FailureKind.PERMANENT, FailureKind.TIMEOUT)}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Verdict:
     """A settle, if the job is still ours to settle, and a line for the log, if it is worth one."""
 
     settle: Settle | None
     event: str = ""
     level: str = "info"
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] | None = None
 
 
 def verdict(outcome: Outcome, rng: random.Random, wall: float) -> Verdict:

@@ -40,3 +40,14 @@ def test_a_handler_that_changed_is_known_anew() -> None:
     assert (tally.p95, tally.peak) == (0.01, 1)
     assert tally.mean is not None
     assert tally.mean < 0.02
+
+
+def test_the_longest_attempt_is_forgotten_after_a_few_hundred() -> None:
+    tally = Tally()
+    tally.add(10.0, 0)
+    for _ in range(100):
+        tally.add(0.0001, 0)
+    assert tally.worst > 1.0
+    for _ in range(300):
+        tally.add(0.0001, 0)
+    assert tally.worst < 0.02
