@@ -30,7 +30,7 @@ EFFECTS: dict[str, float] = {
     "attempts garbage": 25,
     "attempts closed": 12,
     "attempts killed": 2,
-    "attempts ordered": 40,
+    "attempts ordered": 30,
     "attempts supervisor lost": 2,
     "attempts switch": 0.5,
     "attempts zygote lost": 2,
