@@ -6,8 +6,7 @@ python examples/failures.py                     # in another one
 
 from __future__ import annotations
 
-from taskhive import Hive, JobState, PermanentError, current_job
-from taskhive.context import Failure
+from taskhive import Failure, Hive, JobState, PermanentError, current_job
 
 hive = Hive()
 

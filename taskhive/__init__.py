@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taskhive.aio import AsyncHive
-from taskhive.context import current_job
+from taskhive.context import Failure, current_job
 from taskhive.errors import (
     ConfigurationError,
     HandlerError,
@@ -46,6 +46,7 @@ __all__ = [
     "AsyncHive",
     "ConfigurationError",
     "Executor",
+    "Failure",
     "Handler",
     "HandlerError",
     "HandlerOptions",

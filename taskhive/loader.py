@@ -166,6 +166,8 @@ def _take_bare(loaded: Loaded, module: ModuleType, name: str, queue: str | None)
 
 def _data(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The one argument; or, of a job dispatched otherwise, all of them."""
-    if len(args) == 1 and not kwargs:
+    if args and kwargs:
+        return {"args": list(args), "kwargs": kwargs}
+    if len(args) == 1:
         return args[0]
     return kwargs if not args else list(args)

@@ -550,6 +550,7 @@ class Pool:
         if head is None or head.number != over.number:
             raise BadFrame("the end of an attempt that does not run")
         slot.ended = over.number
+        slot.spent += over.cpu
         # The zygote's part is nobody's.
         base = self.guard.base(slot.number) if self.guard is not None else 0
         costs = Costs(over.wall, over.cpu, max(0, over.peak_memory - base))
@@ -672,6 +673,8 @@ class Pool:
 
     def _autopsy(self, slot: Slot, head: Attempt, code: int, cpu: float, peak: int) -> Ended:
         wall = self._clock.monotonic() - (head.started or self._clock.monotonic())
+        # The kernel tells of the child's whole life; what it did before is told already.
+        cpu = max(0.0, cpu - slot.spent)
         verdict, name = exit_verdict(code)
         if head.verdict is None and (known := self._host.explains(code)) is not None:
             verdict, head.message = known

@@ -95,6 +95,8 @@ class Slot:
     """What it was condemned for, if that ended before the kill came: the next one is not to blame."""
     ended: int = 0
     """The number of the last attempt whose end was seen."""
+    spent: float = 0.0
+    """Seconds of CPU of the attempts that have told their end."""
     done: int = 0
     last_piece: float = 0
     """Number of the first attempt in what was sent to it last; endless if that was something else."""

@@ -8,6 +8,7 @@ import pytest
 
 from taskhive import ConfigurationError, Hive, QueueFull, ServerRefused
 from taskhive.commands import Item, Settle
+from taskhive.options import PLAIN
 from tests.servers import Server
 from tests.store.clock import Clock, clock_fixture  # noqa: F401
 from tests.store.hands import adds_up, drain, dump, exchange, key, nothing_written, take
@@ -305,3 +306,12 @@ def test_no_reset_of_counters_lifts_the_total_cap_on_attempts(clock: Clock, hive
     newest = hive.job("q", "J").state()
     assert newest == "ready", "what was dispatched while the last attempt ran is a run of its own"
     adds_up(q)
+
+
+def test_a_resend_of_a_plain_job_that_was_dropped_makes_no_second_one(hive: Hive) -> None:
+    item = hive._core.item(PLAIN, (1,), {})
+    hive._run(hive._core.commands.dispatch("q", [item]))
+    assert hive.job("q", item.id).delete()
+    hive._run(hive._core.commands.dispatch("q", [item]))
+    assert hive.job("q", item.id).state() == "unknown"
+    assert hive.queue("q").stats().ready == 0
