@@ -9,13 +9,15 @@ local _, refusal = glance()
 if refusal then return refusal end
 local dropped = redis.call('HLEN', K.jobs) + redis.call('HLEN', K.next)
 local is_told = redis.call('HGET', K.meta, 'events') ~= '0'
-redis.call('UNLINK', unpack(KEYS))
+local rest = {}
+for _, name in ipairs(KEYS) do if name ~= K.events then rest[#rest + 1] = name end end
+redis.call('UNLINK', unpack(rest))
 redis.call('PUBLISH', K.meta .. ':hint', 'destroyed')
 -- Who reads the stream is woken by an entry, and by nothing else; soon it is gone as well.
-if is_told then
-  redis.call('XADD', K.events, '*', 'k', 'destroyed')
-  redis.call('PEXPIRE', K.events, GONE_AFTER)
-end
+-- It is emptied and not dropped: in a new one the ids would begin anew, perhaps with one that was read.
+redis.call('XTRIM', K.events, 'MAXLEN', '0')
+if is_told then redis.call('XADD', K.events, '*', 'k', 'destroyed') end
+redis.call('PEXPIRE', K.events, GONE_AFTER)
 -- No id is a star: it stands for all of them.
 redis.call('PUBLISH', K.meta .. ':done', '*')
 redis.call('PUBLISH', K.fail_meta .. ':done', '*')

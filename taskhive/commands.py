@@ -188,19 +188,20 @@ class Commands:
         confirm: tuple[bytes, ...] = ()
         if durable:
             confirm = yield from self._confirmation(queue)
-        # A generated id names the request as well as a nonce would.
-        call = chunk[0].id.encode() if not chunk[0].spec else nonce().encode()
-        args = [call]
+        is_done = 0
         if not any(item.spec for item in chunk):
+            # A generated id names the request as well as a nonce would.
+            call = chunk[0].id.encode()
+            args = [call]
             for item in chunk:
                 args += (item.id.encode(), item.payload)
             replies = yield from self.session.call(self.keys(queue), "add", args, call, confirm)
             _, is_new, is_done = replies[0]
-        else:
-            is_done = 0
         if is_done:
             answers = [_ADDED] * len(chunk)
         else:
+            # A name of its own: a late answer to `add` must not pass for the one to this.
+            call = nonce().encode()
             args = [call]
             for item in chunk:
                 args += (item.id.encode(), item.payload, item.spec)

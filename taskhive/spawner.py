@@ -219,7 +219,7 @@ class Zygote:
             self._socket.close()
             self._socket = None
         if self._process is not None:
-            if not self._catalog.done():
+            if not self._catalog.done() or self._catalog.cancelled():
                 self._process.kill()  # it would not listen before the user's import is done
             try:
                 await asyncio.wait_for(self._process.wait(), STOP_WITHIN)

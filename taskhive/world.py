@@ -25,7 +25,7 @@ from taskhive.signing import KeyRing
 from taskhive.spawner import Reports, Spawner, Zygote
 from taskhive.worker_options import WorkerOptions
 
-OUTAGE_PATIENCE = 20.0
+OUTAGE_PATIENCE = 5.0
 """After so long without an answer it is said once more that the server is away."""
 
 Catalog = dict[str, Any]

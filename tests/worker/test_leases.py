@@ -195,7 +195,8 @@ def test_a_cancel_ends_its_own_job_and_never_the_next_one(
     assert set(over(hive, *spared)) == {"succeeded"}
     assert uncharged(*spared)
     ends = over(hive, *hit)
-    assert set(ends) == {"succeeded", "cancelled"}  # some had ended before
+    assert "cancelled" in ends
+    assert set(ends) <= {"succeeded", "cancelled"}  # some may have ended before
     stats = queue.stats()
     assert (stats.succeeded, stats.cancelled) == (
         len(spared) + ends.count("succeeded"),
