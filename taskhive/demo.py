@@ -99,6 +99,9 @@ def show(console: Console) -> int:
 def _worker(prefix: str) -> Iterator[subprocess.Popen[bytes]]:
     """A worker as a user starts it, but for its log, which would be in the way."""
     words = [sys.executable, "-m", "taskhive", "run", str(HANDLERS), "--concurrency", "2"]
+    # A Ctrl-C in the middle of starting it would leave a worker that nobody knows.
+    pressed: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
     worker = subprocess.Popen(
         words,
         env={**os.environ, "TASKHIVE_PREFIX": prefix},
@@ -109,6 +112,9 @@ def _worker(prefix: str) -> Iterator[subprocess.Popen[bytes]]:
         start_new_session=True,
     )
     try:
+        signal.signal(signal.SIGINT, before)
+        if pressed:
+            raise KeyboardInterrupt
         yield worker
     finally:
         worker.send_signal(signal.SIGTERM)
