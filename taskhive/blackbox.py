@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +15,8 @@ MAX_OUTPUT = 16 * 1024
 MAX_RECORD = 128 * 1024
 MAX_MESSAGE = 16 * 1024
 NO_STACK = "(no stack: the handler blocked signals or closed descriptors, or it was too sudden)"
-_END = 64
+MAX_FRAMES = 100
+"""Of one thread, as many as faulthandler writes."""
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>.+)$', re.MULTILINE)
 # What calls the handler is no news; neither is how Python began.
 _HERE = re.escape(os.path.dirname(os.path.abspath(__file__)))
@@ -74,11 +76,16 @@ def stack_size(memory: int) -> int:
     """How much faulthandler wrote; 0 until that is whole.
 
     It writes word by word, and on a full machine it may be put to sleep between any two. The main
-    thread is the last one, and its outermost frame is how Python began, or dots if it is too deep.
+    thread is the last one, and its outermost frame is how Python began; of a deeper one there are so
+    many frames, and then dots, or in Python 3.13 nothing.
     """
     size = os.fstat(memory).st_size
-    end = os.pread(memory, _END, max(0, size - _END))
-    return size if end.endswith((b" in _run_module_as_main\n", b"  ...\n")) else 0
+    text = os.pread(memory, size, 0)
+    if text.endswith((b" in _run_module_as_main\n", b"  ...\n")):
+        return size
+    last = text.rpartition(b" first):\n")[2]
+    is_full = last.endswith(b"\n") and last.count(b"\n") >= MAX_FRAMES
+    return size if is_full and sys.version_info[:2] == (3, 13) else 0
 
 
 def read_stack(memory: int) -> str:
