@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,11 @@ from taskhive import Hive
 from tests.servers import Server, programs, running
 
 _numbers = itertools.count()
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what runs in the background so, and whatever is started from here would inherit it:
+    # tests that send Ctrl-C would wait for ever.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same cases in every run, no timings, and no directory of examples left behind.
 settings.register_profile("taskhive", derandomize=True, deadline=None, database=None, max_examples=50)
