@@ -1,7 +1,8 @@
-"""The process that runs attempts, one after the other; it knows no server.
+"""The process that runs attempts; it knows no server.
 
-It reads `RUN` frames from its private socket and answers each with `FINISHED` or `RAISED`. Nothing is
-shared with other children, so it can be killed at any moment.
+It reads `RUN` frames from its private socket and answers each with `FINISHED` or `RAISED`, one after the
+other; what comes as `JOIN` runs beside the rest. Nothing is shared with other children, so it can be
+killed at any moment.
 """
 
 from __future__ import annotations
@@ -14,20 +15,17 @@ import resource
 import signal
 import sys
 import time
-from collections import deque
 from typing import Any
 
-from taskhive import birth, calls, context, frames, linux, relay
-from taskhive.context import CurrentJob
+from taskhive import birth, context, linux, relay
+from taskhive.company import Company
+from taskhive.errand import Errand, House
 from taskhive.errors import SoftTimeout
-from taskhive.handlers import Handler
 from taskhive.loader import Loaded
 from taskhive.mouth import Mouth
 from taskhive.output import Lines
-from taskhive.raising import tell
-from taskhive.retries import Counts
 from taskhive.threads import Threads
-from taskhive.wire import Kind, read_json
+from taskhive.wire import Kind
 
 
 class Child:
@@ -35,10 +33,8 @@ class Child:
 
     def __init__(self, mouth: Mouth, loaded: Loaded, worker: str) -> None:
         self._mouth = mouth
-        self._handlers = loaded.handlers
+        self._house = House(mouth, loaded.handlers, worker, loaded.max_result)
         self._starts = loaded.child_starts
-        self._max_result = loaded.max_result
-        self._worker = worker
         self._pid = os.getpid()
         self._running = False
         self._runner: asyncio.Runner | None = None
@@ -58,82 +54,56 @@ class Child:
         for start in self._starts:
             start()
         self._habits = birth.Habits()
+        company = Company(self._mouth, self._habits)
+        self._mouth.interrupt = company.interrupt
         self._spent = _cpu(resource.getrusage(resource.RUSAGE_SELF))
         self._mouth.ready()
-        runs: deque[bytes] = self._mouth.runs
+        runs = self._mouth.runs
         while self._mouth.wait_for_run():
-            self._attempt(runs.popleft())
+            kind, body = runs.popleft()
+            errand = Errand(self._house, body)
+            if kind is Kind.JOIN:
+                company.start(errand)
+                continue
+            self._attempt(errand)
             if not runs:
                 linux.set_title("taskhive child: idle")
 
     # One attempt
 
-    def _attempt(self, body: bytes) -> None:
-        header, payload = read_json(body)
-        number, queue, job_id, fence, attempt, counts, extra = header
-        mouth = self._mouth
-        mouth.begin(number)
-        handler = self._handlers[queue]
-        job = CurrentJob(
-            job_id,
-            queue,
-            attempt,
-            fence,
-            Counts(*counts),
-            self._worker,
-            mouth.progress,
-            mouth.is_cancelled,
-        )
-        self._threads.grant(handler.options_given.weight)
-        linux.set_title(f"taskhive child: {queue}/{job_id}")
+    def _attempt(self, errand: Errand) -> None:
+        job, mouth = errand.job, self._mouth
+        mouth.voice = errand.voice
+        self._threads.grant(errand.handler.options_given.weight)
+        linux.set_title(f"taskhive child: {job.queue}/{job.id}")
         os.pwrite(self._peak, b"5", 0)
         started = time.perf_counter()
-        encoding = False
-        kind = Kind.FINISHED
         try:
-            args, kwargs = calls.decode(handler, job_id, payload, extra)
             context.set_current(job)
             self._running = True
             try:
-                result = self._call(handler, args, kwargs, job, extra)
+                result = errand.call()
+                if inspect.iscoroutine(result):
+                    result = self._await(result)
             finally:
                 self._running = False
-            encoding = True
-            data = calls.encode(handler, job_id, result, self._max_result)
+            errand.returned(result)
         except BaseException as error:  # noqa: BLE001 -- whatever a handler raises is its outcome
             if os.getpid() != self._pid:
                 os._exit(1)
-            kind = Kind.RAISED
-            data = frames.raised(*tell(handler, job_id, error, attempt, encoding, __file__))
-            # Memory or stack ran out once; what is left of the process is not to be trusted.
-            spent = isinstance(error, (MemoryError, RecursionError))
+            errand.raised(error, __file__)
         else:
             if os.getpid() != self._pid:
                 os._exit(0)  # the handler forked, and its copy came back: there is one of us already
-            spent = False
-        job.flush()
         context.set_current(None)
         for stream in self._streams:
             stream.end()
-        mouth.end()
+        errand.end()
         wall = time.perf_counter() - started
         usage = resource.getrusage(resource.RUSAGE_SELF)
         before, self._spent = self._spent, _cpu(usage)
-        spent = spent or not self._habits.are_kept()
         peak = usage.ru_maxrss * linux.MAXRSS_UNIT
-        mouth.tell_end(frames.over(kind, number, wall, self._spent - before, peak, spent, data))
-
-    def _call(
-        self,
-        handler: Handler[Any, Any, Any],
-        args: Any,
-        kwargs: dict[str, Any],
-        job: CurrentJob,
-        extra: Any,
-    ) -> Any:
-        args, kwargs = calls.given(handler, args, kwargs, job, extra)
-        result = handler.function(*args, **kwargs)
-        return self._await(result) if inspect.iscoroutine(result) else result
+        mouth.tell_end(errand.frame(wall, self._spent - before, peak, not self._habits.are_kept()))
 
     def _await(self, coroutine: Any) -> Any:
         if self._runner is None:

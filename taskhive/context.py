@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, TypeVar
@@ -140,21 +141,32 @@ class Failure:
 
 
 _current: CurrentJob | None = None
+_own: ContextVar[CurrentJob | None] = ContextVar("taskhive_job", default=None)
+"""Of attempts that share a process each has its own, in the context of its thread or task."""
 
 
 def current_job() -> CurrentJob:
     """The attempt this handler runs in, from any of its threads."""
-    if _current is None:
-        raise NoCurrentJob("no handler runs here: current_job() is for handlers run by a worker")
-    return _current
+    job = _own.get() or _current
+    if job is None:
+        raise NoCurrentJob(
+            "no handler runs here: current_job() is for handlers run by a worker, and with "
+            'isolation="thread" for the thread or task of the handler itself: hand it on to others'
+        )
+    return job
 
 
 def is_running() -> bool:
     """Whether this process runs an attempt."""
-    return _current is not None
+    return _current is not None or _own.get() is not None
 
 
 def set_current(job: CurrentJob | None) -> None:
-    """Enter or leave an attempt; for the child alone."""
+    """Enter or leave the one attempt of this process; for the child alone."""
     global _current
     _current = job
+
+
+def set_own(job: CurrentJob) -> None:
+    """Enter an attempt in the context of this thread or task, which ends with it."""
+    _own.set(job)

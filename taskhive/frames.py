@@ -23,8 +23,12 @@ def run(
     counts: Counts,
     extra: dict[str, Any] | None,
     payload: bytes,
+    kind: Kind = Kind.RUN,
 ) -> bytes:
-    """What a child needs to run an attempt; the arguments stay the bytes they are."""
+    """What a child needs to run an attempt; the arguments stay the bytes they are.
+
+    `RUN`: after what it was given before. `JOIN`: beside that, in a thread or on its loop.
+    """
     if counts is NO_COUNTS and extra is None:
         # By hand: names and ids have no character that JSON would write otherwise.
         head = b'[%d,"%b","%b",%d,%d,[0,0,0,0],null]\n' % (
@@ -34,9 +38,9 @@ def run(
             fence,
             attempt,
         )
-        return frame(Kind.RUN, head + payload)
+        return frame(kind, head + payload)
     told = [counts.retries, counts.timeouts, counts.stalls, counts.crashes]
-    return json_frame(Kind.RUN, [number, queue, job_id, fence, attempt, told, extra], payload)
+    return json_frame(kind, [number, queue, job_id, fence, attempt, told, extra], payload)
 
 
 class Over(NamedTuple):
@@ -121,6 +125,23 @@ def answer(number: int, data: bytes) -> bytes:
 def cancel(number: int) -> bytes:
     """Word to an attempt that somebody asks it to stop by itself."""
     return json_frame(Kind.CANCEL, number)
+
+
+def interrupt(number: int, word: str) -> bytes:
+    """Order to end one of the attempts that share a child: its soft limit has passed, or somebody
+    cancelled it."""
+    return json_frame(Kind.INTERRUPT, [number, word])
+
+
+def ping(number: int) -> bytes:
+    """Does anything still move in there?"""
+    return json_frame(Kind.PING, number)
+
+
+def read_pong(body: bytes) -> int:
+    """Which question it answers."""
+    number, _ = read_json(body)
+    return int(number)
 
 
 def _number(value: Any) -> float | None:

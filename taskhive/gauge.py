@@ -46,7 +46,9 @@ class Seen:
     """Whose attempts it runs, or ran last."""
     weight: float
     worked: float
-    """Seconds it was busy, since it was made."""
+    """Seconds it was busy, since it was made; of attempts that share it, the sum of theirs."""
+    running: int = 1
+    """Attempts it has now, if they share it."""
 
 
 @dataclass(slots=True)
@@ -79,7 +81,7 @@ class Gauge:
     _full: bool = False
     _looks: int = 0
     resident: dict[int, int] = field(default_factory=dict)
-    """Resident bytes of each busy child's tree at the last look."""
+    """Resident bytes for each attempt of a busy child, with all below it, at the last look."""
 
     def __post_init__(self) -> None:
         self.grant = self.source.grant()
@@ -105,7 +107,7 @@ class Gauge:
             self._known[child.number] = _Known(tree, child.worked)
             if child.worked > was.worked:
                 _add(sums, child, was, tree)
-                self.resident[child.number] = max(0, tree.resident - base)
+                self.resident[child.number] = max(0, tree.resident - base) // max(1, child.running)
         self._note(now.at, now.oom_kills)
         return self._sample(before, now, span, sums)
 

@@ -13,7 +13,7 @@ from taskhive.jobs import LimitHits
 from taskhive.options import Duration, Size
 from taskhive.retries import Limits
 
-ISOLATIONS = ("process", "fresh")
+ISOLATIONS = ("process", "fresh", "thread")
 MAX_WEIGHT = 1024
 
 
@@ -35,7 +35,7 @@ class HandlerOptions:
     jitter: Literal["full", "none"] = "full"
     backoff: Callable[[int, BaseException], float] | None = None
     permanent: tuple[type[BaseException], ...] = ()
-    isolation: Literal["process", "fresh"] = "process"
+    isolation: Literal["process", "fresh", "thread"] = "process"
     weight: float = 1.0
     priority: int = 100
     max_concurrency: int | None = None

@@ -21,7 +21,7 @@ from taskhive.ids import nonce
 from taskhive.line import Line
 from taskhive.pool import Pool
 from taskhive.regulator import Regulator
-from taskhive.slot import Slot
+from taskhive.slot import Attempt, Slot
 
 INTERVAL = 2.0
 GONE_AFTER = 10.0
@@ -73,7 +73,7 @@ class Inside:
             "memory": grant.memory,
             "jobs": sum(len(line.held) for line in self.lines.values()),
             "queues": sorted(queue for queue, line in self.lines.items() if line.is_served),
-            "slots": [_slot(slot, now) for slot in ordered[:MOST_SLOTS]],
+            "slots": [told for slot in ordered for told in _slot(slot, now)][:MOST_SLOTS],
         }
 
 
@@ -110,16 +110,20 @@ class Herald:
                 await self._runner.run(self._commands.account(queue, line.spent.take()))
 
 
-def _slot(slot: Slot, now: float) -> dict[str, Any]:
-    head = slot.head
-    return {
-        "slot": slot.number,
-        "pid": slot.pid,
-        "state": str(slot.state),
-        "queue": head.queue if head is not None else None,
-        "job": head.job.id if head is not None else None,
-        "seconds": round(now - head.started, 1)
-        if head is not None and head.started is not None
-        else None,
-        "waiting": max(0, len(slot.runs) - 1),
-    }
+def _slot(slot: Slot, now: float) -> list[dict[str, Any]]:
+    """A child and what it runs; one that attempts share, once for each of them."""
+    running: list[Attempt | None] = [*slot.running()]
+    return [
+        {
+            "slot": slot.number,
+            "pid": slot.pid,
+            "state": str(slot.state),
+            "queue": one.queue if one is not None else None,
+            "job": one.job.id if one is not None else None,
+            "seconds": round(now - one.started, 1)
+            if one is not None and one.started is not None
+            else None,
+            "waiting": len(slot.runs) - len(running) if one is not None else 0,
+        }
+        for one in running or [None]
+    ]

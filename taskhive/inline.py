@@ -106,7 +106,7 @@ class Inline:
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
-            told = tell(handler, job.id, error, job.attempts + 1, encoding, __file__)
+            told = tell(handler, job.id, error, job.attempts + 1, encoding, {__file__})
             costs = Costs(time.perf_counter() - started, 0.0, 0)
             outcome = Raised(attempt, told.kind, told.record, told.after, told.at, costs)
         settle = verdict(outcome, self._rng, time.time()).settle

@@ -9,14 +9,13 @@ import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from taskhive.errors import NoCurrentJob
 from taskhive.outbox import Outbox
+from taskhive.voice import Voice, own
 from taskhive.wire import Kind, Reader, frame, json_frame, read_json
-
-MAX_OUTPUT = 1024 * 1024
-"""Bytes of output that one attempt may send; the rest is counted and dropped."""
 
 TOGETHER_FOR = 0.002
 """Seconds that the end of an attempt may wait for those behind it."""
@@ -26,8 +25,14 @@ class Mouth:
     """Speaks for one child; any of its threads may, a process it forked may not."""
 
     def __init__(self, sock: socket.socket, outbox: Outbox) -> None:
-        self.runs: deque[bytes] = deque()
-        """Attempts that wait here, the bodies of their frames."""
+        self.runs: deque[tuple[Kind, bytes]] = deque()
+        """Attempts that wait here, their frames."""
+        self.voice = Voice(self, 0)
+        """Of the attempt that has the child for itself."""
+        self.cancelled: set[int] = set()
+        """Attempts that were asked to stop."""
+        self.interrupt: Callable[[int, str], None] = lambda number, word: None
+        """Ends one of the attempts that share the child."""
         self._sock = sock
         self._outbox = outbox
         self._waits_since: float | None = None
@@ -38,10 +43,6 @@ class Mouth:
         self._news = threading.Condition()
         self._answers: dict[int, bytes] = {}
         self._asked = 0
-        self._number = 0
-        self._printed = 0
-        self._dropped = 0
-        self._cancelled = -1
 
     # Out
 
@@ -68,40 +69,15 @@ class Mouth:
         """Say that attempts may come."""
         self.send(frame(Kind.READY, b""))
 
-    def begin(self, number: int) -> None:
-        """An attempt begins; what is said from here on is said by it."""
-        self._number = number
-        self._printed = self._dropped = 0
-
-    def end(self) -> None:
-        """It is over; say what was not passed on."""
-        if self._dropped:
-            line = f"({self._dropped:,} more bytes of output were dropped)"
-            self.send(json_frame(Kind.OUTPUT, [self._number, line]))
-
-    def progress(self, progress: dict[str, Any]) -> None:
-        """Say how far the attempt is."""
-        self._check_process("progress()")
-        try:
-            data = json_frame(Kind.PROGRESS, [self._number, progress])
-        except (TypeError, ValueError) as error:
-            raise TypeError(f"progress takes numbers, and a note of JSON: {error}") from error
-        if len(data) > 4000:
-            raise ValueError("a note of progress may have 3,900 bytes at most: store what is longer")
-        self.send(data)
-
     def print(self, descriptor: int, line: str) -> None:
         """Pass on one line of output; what a forked process writes goes down the pipe as it is."""
         if os.getpid() != self._pid:
             os.write(descriptor, (line + "\n").encode(errors="backslashreplace"))
             return
-        self._printed += len(line) + 1
-        if self._printed > MAX_OUTPUT:
-            self._dropped += len(line) + 1
-            return
-        self.send(json_frame(Kind.OUTPUT, [self._number, line]))
+        (own.get() or self.voice).print(line)
 
-    def _check_process(self, what: str) -> None:
+    def check_process(self, what: str) -> None:
+        """NoCurrentJob in a process that the handler forked."""
         if os.getpid() != self._pid:
             raise NoCurrentJob(
                 f"{what} in a process that the handler forked: it has no way to the worker. Call it in "
@@ -124,34 +100,38 @@ class Mouth:
             return False
         others = False
         for kind, body in self._frames.feed(data):
-            if kind is Kind.RUN:
-                self.runs.append(body)
+            if kind is Kind.RUN or kind is Kind.JOIN:
+                self.runs.append((kind, body))
                 continue
             value, tail = read_json(body)
             if kind is Kind.ANSWER:
                 self._answers[value[0]] = tail
                 others = True
             elif kind is Kind.CANCEL:
-                self._cancelled = value
+                self.cancelled.add(value)
+            elif kind is Kind.INTERRUPT:
+                self.interrupt(*value)
+            elif kind is Kind.PING:
+                self.send(json_frame(Kind.PONG, value))
         if others:
             with self._news:
                 self._news.notify_all()
         return True
 
-    def is_cancelled(self) -> bool:
-        """Whether somebody asked the attempt to stop; looked up without waiting."""
-        if self._cancelled != self._number and self._reading.acquire(blocking=False):
+    def is_cancelled(self, number: int) -> bool:
+        """Whether somebody asked an attempt to stop; looked up without waiting."""
+        if number not in self.cancelled and self._reading.acquire(blocking=False):
             try:
                 while select.select([self._sock], [], [], 0)[0]:
                     if not self._read():
                         return True  # the supervisor is gone, and so shall we be
             finally:
                 self._reading.release()
-        return self._cancelled == self._number
+        return number in self.cancelled
 
     def ask(self, verb: str, args: list[Any]) -> Any:
         """Have the supervisor do something on the server; wait for what comes of it."""
-        self._check_process("a call of a Hive")
+        self.check_process("a call of a Hive")
         with self._news:
             self._asked += 1
             number = self._asked

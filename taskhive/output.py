@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 MAX_LINE = 8192
@@ -22,7 +23,8 @@ class Lines(io.TextIOBase):
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._part = ""
+        self._parts: dict[int, str] = {}
+        """By thread: lines of attempts that share a child must not run into each other."""
         self.sink: Callable[[int, str], None] | None = None
         self.buffer = _Bytes(self)
 
@@ -31,22 +33,25 @@ class Lines(io.TextIOBase):
         if self.sink is None:
             os.write(self._descriptor, text.encode(errors="backslashreplace"))
             return len(text)
-        if "\n" not in text and len(self._part) + len(text) < MAX_LINE:
-            self._part += text
-            return len(text)
-        *lines, self._part = (self._part + text).split("\n")
-        while len(self._part) > MAX_LINE:
-            lines.append(self._part[:MAX_LINE])
-            self._part = self._part[MAX_LINE:]
+        length = len(text)
+        me = get_ident()
+        text = self._parts.pop(me, "") + text
+        *lines, part = text.split("\n")
+        while len(part) > MAX_LINE:
+            lines.append(part[:MAX_LINE])
+            part = part[MAX_LINE:]
+        if part:
+            self._parts[me] = part
         for line in lines:
             self.sink(self._descriptor, line)
-        return len(text)
+        return length
 
-    def end(self) -> None:
-        """Hand on what has no line end yet: the attempt is over."""
-        part, self._part = self._part, ""
-        if part and self.sink is not None:
-            self.sink(self._descriptor, part)
+    def end(self, thread: int | None = None) -> None:
+        """Hand on what has no line end yet, of one thread or of all: the attempt is over."""
+        for one in list(self._parts) if thread is None else [thread]:
+            part = self._parts.pop(one, "")
+            if part and self.sink is not None:
+                self.sink(self._descriptor, part)
 
     def flush(self) -> None:
         """Nothing is held back but an unfinished line."""

@@ -1,4 +1,4 @@
-"""The children of a worker: hands attempts to slots, watches their limits, reports how they end.
+"""The attempts in the hands of children: handed to slots, ended when they must be, reported when over.
 
 One owner: everything here runs on the supervisor's loop. What a child sends is checked before it is
 believed, and a child that breaks the rules is killed like one that passed its time.
@@ -11,36 +11,30 @@ import math
 import signal
 import struct
 from collections import deque
-from typing import Any, Protocol, assert_never
+from typing import Any, Protocol
 
-from taskhive import frames, linux
+from taskhive import frames, linux, seating
 from taskhive.blackbox import BlackBox, exit_verdict
+from taskhive.brood import Brood
 from taskhive.clock import Clock
+from taskhive.deadlines import Deadlines
+from taskhive.frames import Over
 from taskhive.guard import Guard
-from taskhive.limits import SHORTEST, Budget, Confirm, Judgement, LookAgain, Passed
-from taskhive.link import Frames
+from taskhive.ladder import Ladder
+from taskhive.link import Frames, Receiver
 from taskhive.logs import Log
 from taskhive.outcomes import Costs, Ended, Finished, Outcome, Raised
+from taskhive.sharing import Sharing
 from taskhive.slot import Attempt, Event, Slot, State
 from taskhive.spawner import Spawner
 from taskhive.wire import BadFrame, Kind
 
-STACK_WITHIN = 0.25
-"""How long a condemned child may take to write down where it is. It takes a fraction of a millisecond,
-but on a machine that is full it waits for a core first."""
-LEAVE_WITHIN = 5.0
-"""How long a retired child may take to end by itself."""
 ONE_PIECE = 16 * 1024
 """What is not longer than this is in a child's socket, and read from it, as a whole or not at all."""
 SPARED = 2
 """How often a child may die under an attempt that it has not read yet, until that is charged."""
 SILENT_WITHIN = 1.0
 """How long a child may live on after it closed its socket."""
-SPARE_FOR = 10.0
-"""How long a child that is not needed stays, in case it is again."""
-MOST_CHILDREN = 1024
-_HAIR = 1e-9
-"""Weights are fractions, and their sums are a little off."""
 
 
 class Host(Protocol):
@@ -74,139 +68,84 @@ class Pool:
         self, size: int, clock: Clock, log: Log, host: Host, guard: Guard | None = None
     ) -> None:
         self.target = size
-        """How many slots may be busy, in weights; a heavier attempt runs when nothing else does."""
+        """How many attempts may run, in weights; a heavier one runs when nothing else does."""
         self.quick: frozenset[str] = frozenset()
         """Queues whose attempts may use one slot above the target."""
         self.guard = guard
         self.backlog: deque[Attempt] = deque()
-        self.slots: dict[int, Slot] = {}
         self.batch: dict[str, int] = {}
         """How many attempts of a queue may wait in one child; 1 unless they are very short."""
         self._clock = clock
         self._log = log
         self._host = host
-        self._spawner: Spawner | None = None
-        self._numbers = 0
+        self._brood = Brood(clock, log, self)
+        self.slots = self._brood.slots
+        self._deadlines = Deadlines(clock, guard, self)
+        self._ladder = Ladder(clock)
+        self._sharing = Sharing(self, log)
         self._runs = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = float("inf")
         self._alone: Attempt | None = None
-        self._failed_starts = 0
-        self._rests_until = 0.0
-        self._is_draining = False
 
     # Children
 
     def use(self, spawner: Spawner) -> None:
         """Make new children by this one; those of an older one finish and leave."""
-        self._spawner = spawner
-        for slot in list(self.slots.values()):
-            if slot.spawner is not spawner:
-                self._retire(slot)
-        self.grow()
-
-    def grow(self) -> None:
-        """Start children until there is one for each slot that may be busy."""
-        self._grow_to(self.target)
-
-    def _grow_to(self, size: int) -> None:
-        if self._spawner is None or self._is_draining or self._clock.monotonic() < self._rests_until:
-            return
-        living = sum(slot.is_alive and not slot.retire for slot in self.slots.values())
-        for _ in range(min(size, MOST_CHILDREN) - living):
-            self._fork(self._spawner)
+        self._brood.use(spawner)
+        self._brood.grow(self.target)
 
     def aim(self, target: int, quick: frozenset[str]) -> bool:
         """From now on so many slots may be busy; what runs is not disturbed. Whether that is news."""
         if target == self.target and quick == self.quick:
             return False
         self.target, self.quick = target, quick
-        self._regrow()
+        self.may_start()
         return True
 
     def shrink(self) -> None:
         """Let children go that have not been needed for a while."""
-        now = self._clock.monotonic()
-        living = [slot for slot in self.slots.values() if slot.is_alive and not slot.retire]
-        spare = len(living) - self.target - bool(self.quick)
-        for slot in living:
-            if spare <= 0:
-                return
-            if slot.state is State.IDLE and now - slot.idle_since > SPARE_FOR:
-                self._retire(slot)
-                spare -= 1
+        self._brood.shrink(self.target + bool(self.quick))
 
-    def _fork(self, spawner: Spawner) -> None:
-        self._numbers += 1
-        try:
-            link = spawner.fork(self._numbers)
-        except OSError as error:
-            self._failed_start(f"it could not be ordered: {error}")
-            return
-        slot = Slot(self._numbers, spawner, link)
-        self.slots[slot.number] = slot
-        link.listen(_Ear(self, slot))
+    def may_start(self) -> None:
+        """There may be room for more children, and for what waits."""
+        self._brood.grow(self.target)
+        self.fill()
+
+    def withdraw(self, slot: Slot) -> None:
+        """Give a child nothing new; another one takes its place."""
+        self._brood.retire(slot)
+        self.may_start()
+
+    def overstayed(self, slot: Slot) -> None:
+        """A child that was let go is still there."""
+        self.condemn(slot, "returned", "did not leave")
 
     def forked(self, number: int, pid: int, problem: str) -> None:
         """A fork was made, or not."""
-        slot = self.slots.get(number)
+        slot = self._brood.forked(number, pid, problem)
         if slot is None:
             return
-        if pid == 0:
-            slot.on(Event.EXITED)
-            self._remove(slot)
-            self._failed_start(problem)
-            return
-        slot.pid = pid
         if slot.state is State.KILLING:
             slot.spawner.kill(pid)
         elif slot.state is not State.STARTING:
             # Its own word was faster than the zygote's.
             self._ready(slot)
 
-    def _failed_start(self, why: str) -> None:
-        """Slower and slower: a child that cannot start will not start better at once."""
-        self._failed_starts += 1
-        delay = min(30.0, 0.1 * 2.0 ** min(self._failed_starts, 9))
-        self._log.event("child.not_started", "error", why=why, times=self._failed_starts)
-        self._rests_until = self._clock.monotonic() + delay
-        # A little later than that: clocks are read twice.
-        asyncio.get_running_loop().call_later(delay + 0.001, self._regrow)
-
-    def _regrow(self) -> None:
-        self.grow()
-        self.fill()
-
     def lost_spawner(self, spawner: Spawner) -> None:
         """A zygote died: its children die with it."""
-        if self._spawner is spawner:
-            self._spawner = None
+        if self._brood.spawner is spawner:
+            self._brood.spawner = None
         gone = [slot for slot in self.slots.values() if slot.spawner is spawner]
         for slot in gone:
             slot.retire = True  # what the first of them had must not be given to the second
         for slot in gone:
             self.exited(slot.number, -int(signal.SIGKILL), 0.0, 0)
 
-    def _retire(self, slot: Slot) -> None:
-        """Let a child end by itself after what it has; nothing new for it."""
-        if slot.retire or not slot.is_alive:
-            return
-        slot.retire = True
-        if not slot.runs:
-            self._leave(slot)
-
-    def _leave(self, slot: Slot) -> None:
-        slot.link.shut()
-        asyncio.get_running_loop().call_later(
-            LEAVE_WITHIN, self.condemn, slot, "returned", "did not leave"
-        )
-
     # Attempts
 
     @property
     def busy(self) -> int:
-        """How many slots have something to do."""
-        return sum(bool(slot.runs) for slot in self.slots.values())
+        """How many attempts run."""
+        return sum(len(slot.running()) for slot in self.slots.values())
 
     @property
     def load(self) -> float:
@@ -216,7 +155,7 @@ class Pool:
         )
 
     def _load(self) -> float:
-        return sum(slot.weight for slot in self.slots.values() if slot.runs)
+        return sum(slot.load for slot in self.slots.values() if slot.runs)
 
     @property
     def is_reserved(self) -> bool:
@@ -248,6 +187,7 @@ class Pool:
         parts: dict[Slot, list[bytes]] = {}
         load = self._load()
         missing = 0
+        together: set[str] = set()
         kept: deque[Attempt] = deque()
         while self.backlog:
             attempt = self.backlog.popleft()
@@ -255,18 +195,23 @@ class Pool:
                 kept.append(attempt)
                 break
             # Behind one that must wait only the quick ones move: they have a slot of their own.
-            admitted = self._admits(attempt, load) and (not kept or attempt.queue in self.quick)
+            admitted = seating.admits(attempt, load, self.target, self.quick)
+            admitted = admitted and (not kept or attempt.queue in self.quick)
             slot = self._choose(attempt, admitted) if admitted or not kept else None
             if slot is None:
                 kept.append(attempt)
                 if admitted:
                     # There is room for it, and no child yet; it will have both.
-                    missing += 1
+                    if not self._sharing.may_share(attempt):
+                        missing += 1
+                    elif attempt.queue not in together:
+                        together.add(attempt.queue)
+                        missing += 1
                     load += attempt.options.weight
                 if not self.quick:
                     break
                 continue
-            if not slot.runs:
+            if not slot.runs or slot.shared_by is not None:
                 load += attempt.options.weight
             parts.setdefault(slot, []).append(self._assign(slot, attempt))
         kept.extend(self.backlog)
@@ -279,70 +224,45 @@ class Pool:
         if missing:
             # Light ones are more than the target; there are no children for them yet.
             starting = sum(slot.state is State.STARTING for slot in self.slots.values())
-            living = sum(slot.is_alive and not slot.retire for slot in self.slots.values())
-            self._grow_to(living - starting + missing)
-
-    def _admits(self, attempt: Attempt, load: float) -> bool:
-        """Whether one more slot may be busy, with this."""
-        weight = attempt.options.weight
-        limit = self.target + (attempt.queue in self.quick and weight <= 1)
-        return load + weight <= limit + _HAIR or load <= 0
+            self._brood.grow(len(self._brood.living()) - starting + missing)
 
     def _choose(self, attempt: Attempt, admitted: bool) -> Slot | None:
-        """An idle slot; of a very short job also the busy one with the fewest like it."""
+        slots = self.slots.values()
+        if self._sharing.may_share(attempt):
+            return seating.shared(slots, attempt.queue) if admitted else None
         if attempt.options.isolation == "fresh":
-            return self._choose_fresh() if admitted else None
+            if not admitted:
+                return None
+            slot, worn = seating.unused(slots)
+            if worn is not None:
+                self._brood.retire(worn)
+                self._brood.grow(self.target)
+            return slot
         batch = 1 if attempt.alone else self.batch.get(attempt.queue, 1)
-        best, least = None, batch
-        for slot in self.slots.values():
-            if slot.retire:
-                continue
-            if slot.state is State.IDLE:
-                if admitted:
-                    return slot
-                continue
-            if batch > 1 and slot.state is State.BUSY and slot.runs[0].queue == attempt.queue:
-                waiting = len(slot.runs)
-                if waiting < least:
-                    best, least = slot, waiting
-        return best
-
-    def _choose_fresh(self) -> Slot | None:
-        idle = [s for s in self.slots.values() if s.state is State.IDLE and not s.retire]
-        for slot in idle:
-            if not slot.done:
-                return slot
-        if idle and all(s.state is not State.STARTING for s in self.slots.values()):
-            self._retire(idle[0])
-            self.grow()
-        return None
+        return seating.pooled(slots, attempt, batch, admitted)
 
     def _assign(self, slot: Slot, attempt: Attempt) -> bytes:
         self._runs += 1
         attempt.number = self._runs
         if attempt.alone:
             self._alone = attempt
+        is_sharing = self._sharing.may_share(attempt)
         if slot.state is State.IDLE:
             slot.on(Event.ASSIGNED)
+            if is_sharing and slot.shared_by is None:
+                slot.shared_by = attempt.queue
+                self._brood.grow(self.target)
+            slot.begins(attempt, self._clock.monotonic())
+        elif is_sharing:
             slot.begins(attempt, self._clock.monotonic())
         slot.runs.append(attempt)
-        if len(slot.runs) == 1:
+        if is_sharing or len(slot.runs) == 1:
             self._start(slot, attempt)
-        return _run_frame(attempt)
+        return _run_frame(attempt, Kind.JOIN if is_sharing else Kind.RUN)
 
     def _start(self, slot: Slot, attempt: Attempt) -> None:
         """Its turn has come; its time runs from here."""
-        now = self._clock.monotonic()
-        attempt.started = now
-        timeout: Any = attempt.options.timeout
-        soft: Any = attempt.options.soft_timeout
-        if timeout is not None:
-            attempt.deadline = now + timeout
-            self._watch(attempt.deadline)
-        if soft is not None:
-            attempt.soft_at = now + soft
-            self._watch(attempt.soft_at)
-        self._guard(slot, attempt, now)
+        self._deadlines.begin(slot, attempt)
         if attempt.verdict is not None:
             # Cancelled while it waited in the child's socket, from where nothing can be called back.
             self.condemn(slot, attempt.verdict, attempt.message)
@@ -353,91 +273,25 @@ class Pool:
             slot.last_piece = math.inf
             slot.link.send(data)
 
-    # Limits
-
-    def _guard(self, slot: Slot, attempt: Attempt, now: float) -> None:
-        """Hold the tree of its child against its budget from now on."""
-        slot.look_at = None
-        options: Any = attempt.options
-        if (
-            self.guard is None
-            or not slot.pid
-            or (options.memory is None and options.cpu_timeout is None)
-        ):
-            return
-        budget = Budget(options.memory, options.cpu_timeout)
-        after = self.guard.began(slot.number, slot.pid, budget)
-        if after is not None:
-            slot.look_at = now + after
-            self._watch(slot.look_at)
-
-    def _measure(self, slot: Slot, now: float) -> None:
-        assert self.guard is not None
-        said = self.guard.look(slot.number, slot.pid, now)
-        if isinstance(said, Confirm):
-            # Meanwhile it is looked at as before: one process over the limit needs no confirmation.
-            slot.look_at = now + 10 * SHORTEST
-            asyncio.get_running_loop().create_task(self._confirm(slot, slot.head))
-        else:
-            self._judged(slot, said, now)
-
-    async def _confirm(self, slot: Slot, attempt: Attempt | None) -> None:
-        """Count page by page, in a thread: of a large tree that takes tenths of a second."""
-        assert self.guard is not None
-        loop = asyncio.get_running_loop()
-        shares = await loop.run_in_executor(None, self.guard.shares, slot.pid)
-        if slot.head is attempt and slot.state is State.BUSY:
-            now = self._clock.monotonic()
-            # With the zygote, everybody below it has its pages too.
-            said = self.guard.confirmed(slot.number, slot.pid, shares, now, len(self.slots))
-            self._judged(slot, said, now)
-
-    def _judged(self, slot: Slot, said: Judgement | None, now: float) -> None:
-        match said:
-            case None | Confirm():
-                slot.look_at = None
-            case LookAgain(after):
-                slot.look_at = now + after
-                self._watch(slot.look_at)
-            case Passed(verdict, message):
-                self.condemn(slot, verdict, message)
-            case _:
-                assert_never(said)
-
-    def _watch(self, moment: float) -> None:
-        if moment < self._timer_at:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer_at = moment
-            self._timer = asyncio.get_running_loop().call_at(moment, self._look)
-
-    def _look(self) -> None:
-        """Whose time has passed? Then look again when the next one's will."""
-        self._timer, self._timer_at = None, float("inf")
-        self.sync()
-        now = self._clock.monotonic()
-        for slot in list(self.slots.values()):
-            head = slot.head
-            if head is None or slot.state is not State.BUSY:
-                continue
-            if head.deadline is not None and now >= head.deadline:
-                timeout: Any = head.options.timeout
-                self.condemn(slot, "timeout", f"ran longer than its {timeout:g} s")
-                continue
-            if head.soft_at is not None and now >= head.soft_at:
-                head.soft_at = None
-                slot.spawner.signal(slot.pid, linux.SOFT_SIGNAL)
-            if slot.look_at is not None and now >= slot.look_at:
-                self._measure(slot, now)
-            for moment in (head.deadline, head.soft_at, slot.look_at):
-                if moment is not None:
-                    self._watch(moment)
-
     # Ends that we bring about
 
     def find(self, attempt: Attempt) -> Slot | None:
         """The child that has an attempt, running or waiting in its socket."""
         return next((slot for slot in self.slots.values() if attempt in slot.runs), None)
+
+    def overdue(self, slot: Slot, attempt: Attempt, verdict: str, message: str) -> None:
+        """An attempt has passed a limit."""
+        if slot.shared_by is not None:
+            self._sharing.overdue(slot, attempt, verdict, message)
+        else:
+            self.condemn(slot, verdict, message)
+
+    def warn(self, slot: Slot, attempt: Attempt) -> None:
+        """An attempt has passed its soft limit."""
+        if slot.shared_by is not None:
+            self.tell(slot, frames.interrupt(attempt.number, "soft"))
+        else:
+            slot.spawner.signal(slot.pid, linux.SOFT_SIGNAL)
 
     def drop(self, attempt: Attempt, verdict: str, message: str, grace: float = 0.0) -> None:
         """End one attempt wherever it is; the outcome follows, at once if it had not begun."""
@@ -447,54 +301,60 @@ class Pool:
             self._host.ended([Ended(attempt, BlackBox(verdict))])
             return
         slot = self.find(attempt)
-        if slot is None or attempt.verdict is not None:
+        if slot is None:
             return
         self._sync(slot)
         if attempt not in slot.runs:
             return
-        if slot.head is attempt:
-            self.condemn(slot, verdict, message, grace)
+        if slot.shared_by is not None:
+            self._drop_shared(slot, attempt, verdict, message, grace)
+        elif attempt.verdict is not None:
             return
+        elif slot.head is attempt:
+            self.condemn(slot, verdict, message, grace)
+        else:
+            attempt.verdict, attempt.message = verdict, message
+            if verdict != "cancelled":
+                # It may not even begin, and what is in its child's socket cannot be called back.
+                self.condemn(slot, "returned", "gave way to one that lost its lease")
+
+    def _drop_shared(
+        self, slot: Slot, attempt: Attempt, verdict: str, message: str, grace: float
+    ) -> None:
+        if verdict == "cancelled":
+            if attempt.verdict is None:
+                self._sharing.cancel(slot, attempt, message, grace)
+            return
+        # Not even one that has passed its time may wait for the others: its job is somebody else's.
         attempt.verdict, attempt.message = verdict, message
-        if verdict != "cancelled":
-            # It may not even begin, and what is in its child's socket cannot be called back.
-            self.condemn(slot, "returned", "gave way to one that lost its lease")
+        self.condemn(slot, "returned", "another one in its child lost its lease")
 
     def condemn(self, slot: Slot, verdict: str, message: str, grace: float = 0.0) -> None:
-        """Kill a child: its stack first, then SIGTERM if a grace was asked, then the whole tree."""
+        """Kill a child, for what the attempt did that has it, or for nothing that one of several did."""
         if not slot.is_alive:
             return
         head = slot.head
-        if head is not None:
-            head.verdict, head.message = verdict, message
+        if slot.shared_by is None:
+            if head is not None:
+                head.verdict, head.message = verdict, message
+        elif head is not None and verdict == "protocol":
+            if len(slot.runs) > 1:
+                self._sharing.suspect(slot)
+            elif head.verdict is None:
+                head.verdict, head.message = verdict, message
         slot.on(Event.CONDEMNED)
         if slot.pid == 0:
             return  # killed as soon as its number is known
         if head is None or verdict in ("lease lost", "returned"):
-            slot.spawner.kill(slot.pid)
-            return
-        slot.spawner.signal(slot.pid, linux.STACK_SIGNAL)
-        self._await_stack(slot, self._clock.monotonic() + STACK_WITHIN, -1, grace)
-
-    def _await_stack(self, slot: Slot, deadline: float, size: int, grace: float) -> None:
-        """Until the stack is written whole, by two looks at the same size, or it takes too long."""
-        if slot.state is not State.KILLING:
-            return
-        loop = asyncio.get_running_loop()
-        written = slot.link.stack_size()
-        if not ((written and written == size) or self._clock.monotonic() >= deadline):
-            loop.call_later(0.001, self._await_stack, slot, deadline, written, grace)
-        elif grace > 0:
-            slot.spawner.signal(slot.pid, signal.SIGTERM, True)
-            loop.call_later(grace, self._kill, slot)
+            self._ladder.kill(slot)
         else:
-            slot.spawner.kill(slot.pid)
-
-    def _kill(self, slot: Slot) -> None:
-        if slot.state is State.KILLING:
-            slot.spawner.kill(slot.pid)
+            self._ladder.descend(slot, grace)
 
     # What children report
+
+    def ear(self, slot: Slot) -> Receiver:
+        """What listens to a new child."""
+        return _Ear(self, slot)
 
     def received(self, slot: Slot, came: Frames) -> None:
         """Frames of a child, in order; BadFrame for one that it has no business to send."""
@@ -518,74 +378,94 @@ class Pool:
         match kind:
             case Kind.READY:
                 if slot.state is State.STARTING:
-                    self._failed_starts = 0
+                    self._brood.started()
                     slot.on(Event.READY)
                     slot.idle_since = self._clock.monotonic()
                     self._ready(slot)
             case Kind.OUTPUT:
                 number, line = frames.read_output(body)
-                head = slot.head
-                self._print(head if head is not None and head.number == number else None, [line])
+                self.printed(slot.find(number), [line])
             case Kind.PROGRESS:
                 number, value = frames.read_progress(body)
-                head = slot.head
-                if head is not None and head.number == number:
-                    head.progress, head.has_news = value, True
-                    self._host.progressed(head)
+                attempt = slot.find(number)
+                if attempt is not None:
+                    attempt.progress, attempt.has_news = value, True
+                    self._host.progressed(attempt)
             case Kind.ASK:
                 self._host.asked(slot, *frames.read_question(body))
+            case Kind.PONG:
+                self._sharing.answered(slot, frames.read_pong(body))
             case _:
                 raise BadFrame(f"a child sent {kind.name}")
 
-    def _print(self, attempt: Attempt | None, lines: list[str]) -> None:
+    def printed(self, attempt: Attempt | None, lines: list[str]) -> None:
+        """Lines of an attempt, or of nobody that is known."""
         if attempt is not None:
             attempt.output.extend(lines)
         self._host.printed(attempt, lines)
 
     def _over(self, slot: Slot, kind: Kind, body: bytes) -> Outcome | None:
-        head = slot.head
         over = frames.read_over(body)
-        if over.number <= slot.ended:
+        if slot.shared_by is None and over.number <= slot.ended:
             return None  # it was seen in the outbox before it was sent
-        if head is None or head.number != over.number:
+        attempt = slot.find(over.number)
+        if attempt is None:
             raise BadFrame("the end of an attempt that does not run")
         slot.ended = over.number
         slot.spent += over.cpu
-        # The zygote's part is nobody's.
-        base = self.guard.base(slot.number) if self.guard is not None else 0
-        costs = Costs(over.wall, over.cpu, max(0, over.peak_memory - base))
-        outcome: Outcome
-        if kind is Kind.FINISHED:
-            outcome = Finished(head, over.rest, costs)
-        else:
-            word, after, at, record = frames.read_raised(over.rest)
-            outcome = Raised(head, word, record, after, at, costs)
-        slot.runs.popleft()
+        outcome = self._outcome(slot, attempt, kind, over)
+        if slot.shared_by is not None:
+            slot.begins(attempt, self._clock.monotonic())
+        slot.runs.remove(attempt)
         if slot.state is State.KILLING:
-            if slot.victim is None:
-                slot.victim = head  # it came just too late: it is being killed, and that is its outcome
+            if slot.shared_by is None and slot.victim is None:
+                # It came just too late: it is being killed, and that is its outcome.
+                slot.victim = attempt
                 return None
             return outcome
         slot.done += 1
-        if self._alone is head:
+        self._sharing.cleared(attempt)
+        if self._alone is attempt:
             self._alone = None
-        limit = head.options.max_jobs_per_child
-        if over.spent or head.options.isolation == "fresh" or (limit is not None and slot.done >= limit):
+        if self._is_worn(slot, attempt, over):
             slot.retire = True
-        if self.guard is not None:
-            self.guard.over(slot.number)
-            heaviest = head.options.max_memory_per_child
-            if heaviest is not None and self.guard.growth(slot.number, slot.pid) > heaviest:  # type: ignore[operator]
-                slot.retire = True
-        if slot.runs:
-            self._start(slot, slot.runs[0])
-        else:
+        if not slot.runs:
             slot.on(Event.EMPTIED)
             slot.rests(self._clock.monotonic())
             if slot.retire:
-                self._leave(slot)
-                self.grow()
+                self._brood.leave(slot)
+                self._brood.grow(self.target)
+        elif slot.shared_by is not None:
+            self._sharing.left(slot)
+        else:
+            self._start(slot, slot.runs[0])
         return outcome
+
+    def _outcome(self, slot: Slot, attempt: Attempt, kind: Kind, over: Over) -> Outcome:
+        # The zygote's part is nobody's.
+        base = self.guard.base(slot.number) if self.guard is not None else 0
+        costs = Costs(over.wall, over.cpu, max(0, over.peak_memory - base))
+        if slot.shared_by is not None and attempt.verdict is not None:
+            # It ended after all; but it had passed its time, or somebody had cancelled it.
+            box = BlackBox(attempt.verdict, wall=over.wall, cpu=over.cpu, progress=attempt.progress)
+            box.output = list(attempt.output)
+            return Ended(attempt, box)
+        if kind is Kind.FINISHED:
+            return Finished(attempt, over.rest, costs)
+        word, after, at, record = frames.read_raised(over.rest)
+        return Raised(attempt, word, record, after, at, costs)
+
+    def _is_worn(self, slot: Slot, attempt: Attempt, over: Over) -> bool:
+        """Whether a child has done enough, or has grown too large, or is not what it was."""
+        options: Any = attempt.options
+        worn = over.spent or options.isolation == "fresh"
+        if options.max_jobs_per_child is not None:
+            worn = worn or slot.done >= options.max_jobs_per_child
+        if self.guard is not None:
+            self.guard.over(slot.number)
+            if options.max_memory_per_child is not None:
+                worn = worn or self.guard.growth(slot.number, slot.pid) > options.max_memory_per_child
+        return worn
 
     def sync(self) -> None:
         """See which of the very short attempts are over, though their children are busy."""
@@ -599,7 +479,9 @@ class Pool:
         While it lives, ends that it sent before may still be on their way. Those come first: what is
         found counts only from the attempt on that runs as far as we know.
         """
-        if not slot.runs or slot.state not in (State.BUSY, State.KILLING):
+        if slot.shared_by is not None or not slot.runs:
+            return
+        if slot.state not in (State.BUSY, State.KILLING):
             return
         try:
             unsent = slot.link.unsent()
@@ -625,16 +507,25 @@ class Pool:
         slot.retire = True  # its last words may be an end: it is not free for all that
         slot.link.drain()
         self._sync(slot)
-        was_starting = slot.state is State.STARTING
+        was_starting, was_condemned = slot.state is State.STARTING, slot.state is State.KILLING
         slot.on(Event.EXITED)
         outcomes: list[Outcome] = []
+        if slot.shared_by is not None and len(slot.runs) > 1:
+            if not was_condemned and not let_go:
+                verdict = exit_verdict(code)[0]
+                self._log.event("child.crashed", "error", verdict=verdict, jobs=len(slot.runs))
+                self._sharing.suspect(slot)
+            for attempt in slot.runs:
+                attempt.verdict = attempt.verdict or "returned"
+                outcomes.append(self._autopsy(slot, attempt, code, cpu, peak))
+            slot.runs.clear()
         head = slot.victim or slot.head
         if head is not None:
             if self._alone is head:
                 self._alone = None
-            if let_go and head.verdict is None:
+            if (let_go or (slot.shared_by is not None and was_condemned)) and head.verdict is None:
                 # If its lease is still ours it goes back uncharged; if not, the fence says so.
-                head.verdict, head.message = "returned", "its worker was frozen"
+                head.verdict = "returned"
             if self._was_unread(slot, head):
                 head.spared += 1
                 head.started = head.deadline = head.soft_at = None
@@ -644,16 +535,16 @@ class Pool:
                 outcomes.append(self._autopsy(slot, head, code, cpu, peak))
         # What waited behind it was never begun: it goes to another child, and nobody is charged.
         for attempt in reversed(slot.runs):
-            if attempt.verdict is None and not self._is_draining:
+            if attempt.verdict is None and not self._brood.is_closed:
                 self.backlog.appendleft(attempt)
             else:
                 outcomes.append(Ended(attempt, BlackBox(attempt.verdict or "returned")))
         self._remove(slot)
         if was_starting:
-            self._failed_start(f"it ended with {exit_verdict(code)[0]} before it was ready")
+            self._brood.failed_start(f"it ended with {exit_verdict(code)[0]} before it was ready")
         if outcomes:
             self._host.ended(outcomes)
-        self._regrow()
+        self.may_start()
 
     @staticmethod
     def _was_unread(slot: Slot, head: Attempt) -> bool:
@@ -701,19 +592,18 @@ class Pool:
         if self.guard is not None and slot.pid:
             self.guard.ready(slot.number, slot.pid)
             if slot.head is not None:
-                self._guard(slot, slot.head, self._clock.monotonic())
+                self._deadlines.guard(slot, slot.head)
 
     def _remove(self, slot: Slot) -> None:
         if self.guard is not None:
             self.guard.gone(slot.number)
-        del self.slots[slot.number]
-        slot.link.close()
+        self._brood.remove(slot)
 
     # The end
 
     def drain(self) -> None:
         """Start nothing more; what has not begun is given back."""
-        self._is_draining = True
+        self._brood.is_closed = True
         waiting, self.backlog = self.backlog, deque()
         if waiting:
             self._host.ended([Ended(attempt, BlackBox("returned")) for attempt in waiting])
@@ -726,14 +616,11 @@ class Pool:
 
     def close(self) -> None:
         """Let go of everything; the zygotes kill what is left."""
-        if self._timer is not None:
-            self._timer.cancel()
-        for slot in self.slots.values():
-            slot.link.close()
-        self.slots.clear()
+        self._deadlines.close()
+        self._brood.close()
 
 
-def _run_frame(attempt: Attempt) -> bytes:
+def _run_frame(attempt: Attempt, kind: Kind) -> bytes:
     job = attempt.job
     fence = job.token.partition(".")[0]
     return frames.run(
@@ -745,6 +632,7 @@ def _run_frame(attempt: Attempt) -> bytes:
         job.counts if job.fields else frames.NO_COUNTS,
         frames.failed_job(job.fields) if job.fields else None,
         job.payload,
+        kind,
     )
 
 
@@ -761,7 +649,8 @@ class _Ear:
         self._pool.received(self._slot, came)
 
     def printed(self, lines: list[str]) -> None:
-        self._pool._print(self._slot.head, lines)
+        running = self._slot.running()
+        self._pool.printed(running[0] if len(running) == 1 else None, lines)
 
     def broken(self, why: str) -> None:
         self._pool.broken(self._slot, why)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import traceback
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from taskhive import calls, codec, exceptions
@@ -30,12 +31,12 @@ def tell(
     error: BaseException,
     attempt: int,
     encoding: bool,
-    caller: str,
+    callers: Collection[str],
 ) -> Told:
     """An exception as JSON, whatever its methods do; nothing of it is trusted to be short.
 
-    `encoding` says that the handler was done and its result could not be encoded; `caller` is the file
-    that called the handler, whose frames are no news.
+    `encoding` says that the handler was done and its result could not be encoded; `callers` are
+    the files that called the handler, whose frames are no news.
     """
     kind, after, at = "error", None, None
     name = exceptions.class_name(error)
@@ -52,7 +53,7 @@ def tell(
     elif options.backoff is not None:
         with contextlib.suppress(Exception):  # a broken backoff leaves the exponential one
             after = float(options.backoff(attempt, error))
-    hidden = frozenset((*_OURS, caller))
+    hidden = frozenset((*_OURS, *callers))
     record = {
         "type": name[:200],
         "message": exceptions.guarded(lambda: str(error)),

@@ -102,6 +102,11 @@ class Slot:
     """Number of the first attempt in what was sent to it last; endless if that was something else."""
     retire: bool = False
     """Nothing new for it; it ends after what it has."""
+    shared_by: str | None = None
+    """The queue whose attempts run beside each other in it; None if one runs after the other."""
+    asked: int = 0
+    answered: int = 0
+    """Questions whether anything still moves in it."""
     handler: str = ""
     """Whose attempts it runs, or ran last; with their weight."""
     weight: float = 1.0
@@ -121,7 +126,8 @@ class Slot:
             raise RuntimeError(f"slot {self.number}: {event} while {self.state}") from None
 
     def begins(self, attempt: Attempt, now: float) -> None:
-        """It has something to do."""
+        """It has something to do, or something more."""
+        self.worked = self.worked_until(now)
         self.handler, self.weight, self.since = attempt.queue, attempt.options.weight, now
 
     def rests(self, now: float) -> None:
@@ -129,8 +135,28 @@ class Slot:
         self.worked, self.since, self.idle_since = self.worked_until(now), None, now
 
     def worked_until(self, now: float) -> float:
-        """Seconds it was busy."""
-        return self.worked + (now - self.since if self.since is not None else 0.0)
+        """Seconds it was busy; of attempts that share it, the sum of theirs."""
+        if self.since is None:
+            return self.worked
+        return self.worked + (now - self.since) * (len(self.runs) if self.shared_by else 1)
+
+    def running(self) -> list[Attempt]:
+        """The attempts whose time runs."""
+        return list(self.runs) if self.shared_by else list(self.runs)[:1]
+
+    def find(self, number: int) -> Attempt | None:
+        """The running attempt of this number."""
+        head = self.head
+        if head is not None and head.number == number:
+            return head
+        return next((one for one in self.runs if one.number == number), None) if self.shared_by else None
+
+    @property
+    def load(self) -> float:
+        """The weights of what it runs; who has passed a limit and waits for its end is not counted."""
+        if self.shared_by is not None:
+            return self.weight * sum(one.verdict is None for one in self.runs)
+        return self.weight if self.runs else 0.0
 
     @property
     def head(self) -> Attempt | None:

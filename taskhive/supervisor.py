@@ -544,7 +544,8 @@ class Supervisor:
 
 
 def _seen(slot: Slot, now: float) -> Seen:
-    return Seen(slot.number, slot.pid, slot.handler, slot.weight, slot.worked_until(now))
+    running = len(slot.running())
+    return Seen(slot.number, slot.pid, slot.handler, slot.weight, slot.worked_until(now), running)
 
 
 def _setting(ttl: float | None) -> str:

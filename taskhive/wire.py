@@ -25,6 +25,9 @@ class Kind(IntEnum):
     RUN = 1
     ANSWER = 2
     CANCEL = 3
+    JOIN = 4
+    INTERRUPT = 5
+    PING = 6
     # child to supervisor
     READY = 16
     FINISHED = 18
@@ -32,6 +35,7 @@ class Kind(IntEnum):
     OUTPUT = 20
     PROGRESS = 21
     ASK = 22
+    PONG = 23
     # supervisor to zygote
     FORK = 32
     SIGNAL = 33

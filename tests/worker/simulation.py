@@ -52,7 +52,7 @@ class Simulation:
             max_stalls=4,
             min_backoff=0.05,
             max_backoff=0.5,
-            isolation="fresh" if self.rng.random() < 0.15 else "process",
+            isolation=self.rng.choices(("process", "fresh", "thread"), (60, 15, 25))[0],
             max_jobs_per_child=3 if self.rng.random() < 0.15 else None,
         )
         self.catalog: dict[str, Any] = {

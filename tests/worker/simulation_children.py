@@ -10,9 +10,10 @@ from typing import Protocol
 from taskhive import frames
 from taskhive.link import Receiver
 from taskhive.wire import BadFrame, Kind, Reader, frame, json_frame, read_json
-from tests.worker.simulation_ledger import Ledger, Stay
+from tests.worker.simulation_ledger import OWN_ENDS, Ledger, Stay
 from tests.worker.simulation_time import Channel, HostLoop, Universe
 
+TO_RUN = (Kind.RUN, Kind.JOIN)
 FATES = {
     "finish": 60,
     "raise": 9,
@@ -175,6 +176,10 @@ class PlayedChild:
         self._reader = Reader()
         self._runs: deque[bytes] = deque()
         self._stay: Stay | None = None
+        self._together: dict[int, Stay] = {}
+        """Attempts that share it."""
+        self._is_held = False
+        """One of them holds the interpreter: nothing moves."""
         self._is_leaving = False
         self._is_mute = False
         self._stays = False
@@ -192,8 +197,23 @@ class PlayedChild:
     def receive(self, data: bytes) -> None:
         if not self.is_alive or self._is_mute:
             return
-        self._runs.extend(body for kind, body in self._reader.feed(data) if kind is Kind.RUN)
+        for kind, body in self._reader.feed(data):
+            match kind:
+                case Kind.RUN:
+                    self._runs.append(body)
+                case Kind.JOIN:
+                    self._begin(body, together=True)
+                case Kind.PING if not self._is_held:
+                    self.say(json_frame(Kind.PONG, read_json(body)[0]))
+                case Kind.INTERRUPT if not self._is_held:
+                    self._interrupt(*read_json(body)[0])
         self._next()
+
+    def _interrupt(self, number: int, word: str) -> None:
+        stay = self._together.get(number)
+        if stay is not None and self.chances.rng.random() < 0.8:
+            self._ledger.figures["interrupted"] += 1
+            self._end(stay, number, 0.01, "raise")
 
     def leave(self) -> None:
         """There is nothing more for it: it ends after what it has."""
@@ -201,17 +221,17 @@ class PlayedChild:
         self._next()
 
     def _next(self) -> None:
-        if not self.is_alive or self._stay is not None:
+        if not self.is_alive or self._stay is not None or self._together:
             return
         if self._runs:
             self._begin(self._runs.popleft())
         elif self._is_leaving and not self._is_mute and not self._stays:
             self.die(0, "left")
 
-    def _begin(self, body: bytes) -> None:
+    def _begin(self, body: bytes, together: bool = False) -> None:
         (number, queue, id, fence, _, _, _), payload = read_json(body)
         told = json.loads(payload)
-        stay = self._stay = Stay(
+        stay = Stay(
             queue,
             id,
             fence,
@@ -220,6 +240,12 @@ class PlayedChild:
             self.universe.now,
             self.chances.timeout,
         )
+        if together:
+            self._together[number] = stay
+            if len(self._together) > 1:
+                self._ledger.figures["attempts together"] += 1
+        else:
+            self._stay = stay
         self._ledger.began(stay)
         fate, length = self.chances.fate(), self.chances.length()
         if self.chances.happens(10):
@@ -227,12 +253,15 @@ class PlayedChild:
         if self.chances.happens(10):
             self.say(json_frame(Kind.PROGRESS, [number, {"done": 1, "total": 2}]))
         if fate == "hang":
+            if together and self.chances.rng.random() < 0.5:
+                self._is_held = True
             return
         self.universe.after(length, lambda: self._end(stay, number, length, fate))
 
     def _end(self, stay: Stay, number: int, length: float, fate: str) -> None:
-        if not self.is_alive or stay is not self._stay:
+        if not self.is_alive or stay.end is not None or self._is_held:
             return
+        is_only = len(self._together) < 2
         match fate:
             case "crash":
                 return self.die(self.chances.rng.choice((-11, -9, -6)), "crashed")
@@ -240,21 +269,22 @@ class PlayedChild:
                 return self.die(self.chances.rng.choice((0, 3)), "crashed")
             case "garbage":
                 # It goes on as if nothing had happened; its worker must not.
-                stay.fate = "garbage"
+                stay.fate = "garbage" if is_only else "beside garbage"
                 self.say(self.chances.rng.randbytes(40) + b"\xff" * 9)
                 self._is_mute = True
                 return None
             case "foreign frame":
-                stay.fate = "garbage"
+                stay.fate = "garbage" if is_only else "beside garbage"
                 self.say(frame(Kind.FINISHED, b"short"))
                 self._is_mute = True
                 return None
             case "close":
-                stay.fate = "closed"
+                stay.fate = "closed" if is_only else "beside closed"
                 self._is_mute = True
                 self.link.arrive_end()
                 return None
         self._stay = None
+        self._together.pop(number, None)
         if fate in ("raise", "permanent", "retry"):
             self._ledger.ended(stay, self.universe.now, "permanent" if fate == "permanent" else "raised")
             kind = "permanent" if fate == "permanent" else "error"
@@ -278,16 +308,19 @@ class PlayedChild:
         if not self.is_alive:
             return
         self.is_alive = False
-        if self._stay is not None:
-            fate = self._stay.fate or why
-            self._ledger.ended(self._stay, self.universe.now, fate)
+        running = [*self._together.values(), *([self._stay] if self._stay is not None else [])]
+        # Of several that share a child nobody knows who did it: none may be charged.
+        told = f"beside {why}" if len(running) > 1 and why in OWN_ENDS else why
+        told = "held" if len(running) > 1 and self._is_held else told
+        for stay in running:
+            self._ledger.ended(stay, self.universe.now, stay.fate or told)
         self.link.arrive_end()
         self._zygote.reap(self, code, why)
 
     def bequeath(self) -> None:
         """Note what nobody can know to be unbegun: what it had read, or what came in several pieces."""
         pieces = self.link.unread if len(self.link.unread) > 1 else []
-        on_the_way = [body for kind, body in Reader().feed(b"".join(pieces)) if kind is Kind.RUN]
+        on_the_way = [body for kind, body in Reader().feed(b"".join(pieces)) if kind in TO_RUN]
         for body in [*self._runs, *on_the_way]:
             (_, queue, _, fence, *_), _ = read_json(body)
             self._ledger.taken_in.add((queue, fence))

@@ -26,7 +26,8 @@ class Stay:
     timeout: float
     end: float | None = None
     fate: str = ""
-    """finished, raised, permanent, or how its child died."""
+    """finished, raised, permanent, or how its child died: `beside` something that one of several did,
+    `held` by one of several."""
 
 
 class Ledger:
@@ -89,6 +90,8 @@ class Ledger:
             true = "permanent" in fates
         elif kind == "timeout":
             true = any(s.end is not None and s.end - s.start >= s.timeout - 0.01 for s in stays)
+            # One of several held the interpreter, and nobody knows which.
+            true = true and "held" not in fates
         elif kind == "crash":
             true = bool(fates & OWN_ENDS) or (queue, int(token.partition(".")[0])) in self.taken_in
         else:

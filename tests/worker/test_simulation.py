@@ -9,6 +9,8 @@ from unittest import mock
 import pytest
 
 from taskhive.pool import Pool
+from taskhive.sharing import Sharing
+from taskhive.slot import Slot
 from taskhive.supervisor import Supervisor
 from tests.worker.simulation import simulate
 from tests.worker.simulation_ledger import Violation
@@ -54,7 +56,13 @@ def _ignores_the_switch(pool: Pool, *words: Any) -> None:
     _exited(pool, *words[:4])
 
 
+def _kills_without_an_answer(sharing: Sharing, slot: Slot) -> None:
+    slot.answered = slot.asked
+    _left(sharing, slot)
+
+
 _exited = Pool.exited
+_left = Sharing.left
 
 
 @pytest.mark.parametrize(
@@ -64,8 +72,17 @@ _exited = Pool.exited
         (Pool, "exited", _ignores_the_switch, "settled as"),
         (Supervisor, "_check_trust", lambda self, *_, **__: None, "overlaps itself|trusts"),
         (Pool, "_was_unread", staticmethod(lambda *_: False), "settled as again crash, but it was: ."),
+        (Sharing, "suspect", lambda self, slot: None, "settled as again (timeout|crash)"),
+        (Sharing, "left", _kills_without_an_answer, "settled as again timeout, but it was.*held"),
     ],
-    ids=["no switch", "the switch counts as a crash", "no local deadline", "the next one is charged"],
+    ids=[
+        "no switch",
+        "the switch counts as a crash",
+        "no local deadline",
+        "the next one is charged",
+        "one of several is charged",
+        "one that was held is charged",
+    ],
 )
 def test_known_mistakes_are_found(
     where: type, name: str, mistake: Callable[..., None], found: str
