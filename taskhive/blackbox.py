@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import sysconfig
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +21,14 @@ MAX_FRAMES = 100
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>.+)$', re.MULTILINE)
 # What calls the handler is no news; neither is how Python began.
 _HERE = re.escape(os.path.dirname(os.path.abspath(__file__)))
-_OURS = re.compile(rf'^  File "(?:{_HERE}/(?:child|zygote|fresh)\.py|<frozen runpy>)"')
+_OURS = re.compile(
+    rf'^  File "(?:{_HERE}/(?:child|company|errand|mouth|zygote|fresh)\.py|<frozen runpy>)"'
+)
+_LIBRARIES = (
+    "<frozen ",
+    *{sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")},
+)
+"""Where nobody looks for a mistake of their own."""
 
 
 @dataclass(slots=True)
@@ -52,11 +60,13 @@ class BlackBox:
         }
 
     def where(self) -> str | None:
-        """The innermost line of the thread that ran the handler, or that crashed, in a few words."""
+        """The innermost line of the user's own, of the thread that ran the handler or that crashed."""
         # Threads are written newest first: the main one is the last, unless another one is current.
-        threads = self.stack.split("\n\n")
-        current = next((one for one in threads if one.startswith("Current thread")), threads[-1])
-        found = _FRAME.search(current)
+        threads = self.stack.split("\n\n")[::-1]
+        threads.sort(key=lambda one: not one.startswith("Current thread"))
+        frames = [found for thread in threads for found in _FRAME.finditer(thread)]
+        found = next((one for one in frames if not one["file"].startswith(_LIBRARIES)), None)
+        found = found or next(iter(frames), None)
         return f"{os.path.basename(found['file'])}:{found['line']}" if found else None
 
 

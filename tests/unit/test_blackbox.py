@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -17,10 +18,17 @@ HANDLER = (
     '  File "/app/handlers.py", line 9 in work'
 )
 
+LIBRARY = '{} 0x03 (most recent call first):\n  File "{}", line 5 in match'
+MAIN = "Thread 0x04 (most recent call first):"
+INSIDE = LIBRARY.format("Current thread", re.__file__)
+
 
 @pytest.mark.parametrize(
     ("stack", "where"),
     [
+        (f'{INSIDE}\n  File "/app/handlers.py", line 7 in check', "handlers.py:7"),
+        (INSIDE, "__init__.py:5"),
+        (f"{HANDLER.format('Thread')}\n\n{MAIN}", "handlers.py:7"),
         (HANDLER.format("Current thread"), "handlers.py:7"),
         (f"{HELPER}\n\n{HANDLER.format('Current thread')}", "handlers.py:7"),
         (f"{HELPER}\n\n{HANDLER.format('Thread')}", "handlers.py:7"),
