@@ -103,7 +103,8 @@ class Child:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         before, self._spent = self._spent, _cpu(usage)
         peak = usage.ru_maxrss * linux.MAXRSS_UNIT
-        mouth.tell_end(errand.frame(wall, self._spent - before, peak, not self._habits.are_kept()))
+        spent = not self._habits.are_kept()
+        mouth.tell_end(errand.frame(wall, self._spent - before, peak, spent), wall)
 
     def _await(self, coroutine: Any) -> Any:
         if self._runner is None:

@@ -34,6 +34,10 @@ class Keeper(Protocol):
         """How many jobs of this queue could be started now."""
         ...
 
+    def patience(self, line: Line) -> float:
+        """Seconds that a settle may wait for others."""
+        ...
+
     def leased(self, line: Line, attempts: list[Attempt]) -> None:
         """Jobs came."""
         ...
@@ -68,6 +72,7 @@ class Exchanger:
         self._clock = clock
         self._log = log
         self._turned = turned
+        self._gathers_until = 0.0
 
     async def serve(self) -> None:
         """Until the worker drains and nothing is held or owed."""
@@ -75,6 +80,9 @@ class Exchanger:
         while True:
             self.wake.clear()
             now = clock.monotonic()
+            if self._gathers(now):
+                await self._pause(self._gathers_until)
+                continue
             is_due = line.is_due(now)
             want = self._want(now)
             settles = line.owed()
@@ -85,6 +93,16 @@ class Exchanger:
             if self._keeper.is_draining and not line.held:
                 return
             await self._pause(line.speaks_at(asks=not self._keeper.is_draining))
+
+    def _gathers(self, now: float) -> bool:
+        """Whether what is owed waits for more: the children have enough to do, and nothing is due."""
+        line = self.line
+        patience = self._keeper.patience(line) if line.settles and not line.is_due(now) else 0.0
+        if patience <= 0 or now >= line.beat_at:
+            return False
+        if not self._gathers_until:
+            self._gathers_until = now + patience
+        return now < self._gathers_until
 
     async def _pause(self, until: float) -> None:
         try:
@@ -110,6 +128,7 @@ class Exchanger:
 
     async def _exchange(self, want: int, settles: list[Settle], renewals: list[Renewal]) -> None:
         line = self.line
+        self._gathers_until = 0.0
         if want:
             line.hungry = False  # a bell from here on is news
             line.last_served = self._clock.monotonic()

@@ -56,11 +56,11 @@ class Mouth:
                 self._outbox.clear()
                 self._waits_since = None
 
-    def tell_end(self, data: bytes) -> None:
-        """Send the end of an attempt: with others, if more are here and it is soon."""
+    def tell_end(self, data: bytes, wall: float) -> None:
+        """Send the end of an attempt: with others, if more are here and they will soon be over too."""
         now = time.perf_counter()
         waits = now - self._waits_since if self._waits_since is not None else 0.0
-        if self.runs and waits < TOGETHER_FOR and self._outbox.put(data):
+        if self.runs and wall + waits < TOGETHER_FOR and self._outbox.put(data):
             self._waits_since = now - waits
             return
         self.send(data)

@@ -13,7 +13,7 @@ import random
 import signal
 from typing import Any
 
-from taskhive import frames
+from taskhive import batches, frames
 from taskhive.answers import Answers
 from taskhive.blackbox import BlackBox
 from taskhive.clock import Clock, SystemClock
@@ -43,12 +43,6 @@ MARGIN = 0.5
 LAST_WORD_WITHIN = 2.0
 TIDY_FOR = 5.0
 """How long it may take until all that a dead zygote left has fallen to us."""
-SHORT = 0.001
-"""Attempts that take less than this travel in batches..."""
-BATCH_SECONDS = 0.010
-"""... of no more work than this ..."""
-MAX_BATCH = 256
-"""... and no more of them than this."""
 
 
 class Supervisor:
@@ -304,6 +298,12 @@ class Supervisor:
             return 0
         return self._dealer.want(line)
 
+    def patience(self, line: Line) -> float:
+        """How long ends may wait for others: not at all if a child has nothing to do."""
+        if self.is_draining or self.pool.load < self.pool.target:
+            return 0.0
+        return batches.patience(line.tally, self.pool.batch.get(line.queue, 1))
+
     def leased(self, line: Line, attempts: list[Attempt]) -> None:
         """Start them as soon as there is room."""
         if line.beat_at < self._clock.monotonic():
@@ -376,7 +376,8 @@ class Supervisor:
             if result.event:
                 self.log.event(result.event, result.level, **(result.facts or {}))
         for queue in queues:
-            self.pool.batch[queue] = self._batch(self.lines[queue])
+            line = self.lines[queue]
+            self.pool.batch[queue] = batches.size(line.tally, line.options.isolation)
             self._exchangers[queue].wake.set()
         self._wake_hungry()
 
@@ -388,16 +389,6 @@ class Supervisor:
         line.tally.add(took.wall, took.peak_memory)
         kind = settle.outcome if settle.outcome in ("done", "cancelled") else settle.kind
         line.spent.add(kind, took.wall, took.cpu, took.peak_memory)
-
-    @staticmethod
-    def _batch(line: Line) -> int:
-        mean = line.tally.mean
-        if mean is None or mean >= SHORT or line.options.isolation != "process":
-            return 1
-        # Behind a long one the short ones of its batch would wait, while other children are idle.
-        if line.tally.worst > 2 * BATCH_SECONDS:
-            return 1
-        return min(MAX_BATCH, max(1, int(BATCH_SECONDS / max(mean, 1e-6))))
 
     def progressed(self, attempt: Attempt) -> None:
         """The next exchange tells the server."""

@@ -26,6 +26,9 @@ class Keeper:
     def want(self, line: Line) -> int:
         return self.room
 
+    def patience(self, line: Line) -> float:
+        return 0.0
+
     def leased(self, line: Line, attempts: list[Attempt]) -> None:
         self.told.append("leased")
 

@@ -1,0 +1,32 @@
+"""Short attempts travel together: how many to one child, and how long their ends wait for company. Pure.
+
+A child that has nothing to do until the server was asked stands still for half a millisecond, and asking
+for one job costs nearly as much as asking for ten. So a little work waits in each child behind what runs
+there: never more than would be over in a moment, since it cannot be called back.
+"""
+
+from __future__ import annotations
+
+from taskhive.tally import Tally
+
+SECONDS = 0.010
+"""How much work may wait in a child."""
+MOST = 256
+PATIENCE = 0.003
+"""How long ends wait for others at the most, while all children have something to do."""
+
+
+def size(tally: Tally, isolation: str) -> int:
+    """How many attempts of a handler one child may be given, the one that runs included."""
+    mean = tally.mean
+    if mean is None or mean > SECONDS or isolation != "process":
+        return 1
+    # Behind a long one the short ones would wait, while other children are idle.
+    if tally.worst > 2 * SECONDS:
+        return 1
+    return min(MOST, 1 + int(SECONDS / max(mean, 1e-6)))
+
+
+def patience(tally: Tally, batch: int) -> float:
+    """Seconds that ends may wait to be settled with others: less than what waits in a child lasts."""
+    return min(PATIENCE, (tally.mean or 0.0) / 2) if batch > 1 else 0.0
