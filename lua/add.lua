@@ -6,6 +6,7 @@
 --- keys meta jobs ready ended memory0 memory1 memory2 events
 --- include clock
 --- include order
+--- include moment
 --- include span
 
 local LONG_WAY = {ARGV[1], 0, 0}
@@ -26,13 +27,14 @@ if clock > last then
 end
 
 local ids, records, scores, named, seq = {}, {}, {}, {}, number(meta[5]) or 0
+local created = pack_moment(now)
 for n = 1, count do
   local id = ARGV[2 * n]
   if id == '' or #id > 200 or named[id] then return LONG_WAY end
   named[id] = true
   seq = seq + 1
   ids[n] = id
-  records[2 * n - 1], records[2 * n] = id, cmsgpack.pack(ARGV[2 * n + 1], now)
+  records[2 * n - 1], records[2 * n] = id, cmsgpack.pack(ARGV[2 * n + 1], created)
   scores[2 * n - 1], scores[2 * n] = fmt(ready_score(PRIORITY, seq)), id
 end
 words[2] = fmt(seq)

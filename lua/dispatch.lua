@@ -7,6 +7,7 @@
 --- include clock
 --- include meta
 --- include order
+--- include moment
 --- include record
 --- include span
 --- include news
@@ -243,13 +244,13 @@ local function dispatch_plain(answers, i)
     local values = fetch(key, ids)
     for n = 1, #ids do found[n] = found[n] or values[n] end
   end
-  local records, scores = {}, {}
+  local records, scores, created = {}, {}, pack_moment(now)
   for n, id in ipairs(ids) do
     if found[n] then
       answers[(at[id] + 1) / 3] = 'D0'
     else
       records[#records + 1] = id
-      records[#records + 1] = cmsgpack.pack(ARGV[at[id] + 1], now)
+      records[#records + 1] = cmsgpack.pack(ARGV[at[id] + 1], created)
       scores[#scores + 1] = fmt(ready_score(PRIORITY, bump('seq')))
       scores[#scores + 1] = id
       answers[(at[id] + 1) / 3] = 'N0'

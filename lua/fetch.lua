@@ -7,6 +7,7 @@
 --- keys meta jobs next ready delayed leases ended succeeded failed cancelled
 --- include clock
 --- include order
+--- include moment
 --- include record
 
 local MAX_ITEMS, MAX_BYTES = 1000, 8388608

@@ -5,6 +5,7 @@
 --- keys meta jobs next leases ended set
 --- include clock
 --- include order
+--- include moment
 --- include record
 
 local MAX_ROWS, MAX_BYTES = 1000, 4194304

@@ -7,6 +7,7 @@
 --- keys meta jobs next ready delayed blocked leases active ended succeeded failed cancelled
 --- include clock
 --- include order
+--- include moment
 --- include record
 
 local id = ARGV[2]

@@ -5,6 +5,7 @@
 --- include clock
 --- include meta
 --- include order
+--- include moment
 --- include record
 --- include span
 --- include news

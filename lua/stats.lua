@@ -4,6 +4,7 @@
 --- keys meta jobs ready delayed blocked active failed
 --- include clock
 --- include order
+--- include moment
 --- include record
 --- include place
 

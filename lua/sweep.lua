@@ -6,6 +6,7 @@ local HAS_LANE = ARGV[2] == '1'
 --- include clock
 --- include meta
 --- include order
+--- include moment
 --- include record
 --- include span
 --- include news

@@ -1,6 +1,6 @@
 -- One reading of the server's clock per script, never backwards, in whole milliseconds.
 -- Two readings inside one script may differ, and a client's clock is never asked.
-local PROTOCOL = '1'
+local PROTOCOL = '2'
 
 local function wall()
   local t = redis.call('TIME')

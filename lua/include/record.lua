@@ -1,5 +1,5 @@
 -- A waiting or running job: one packed string. payload, created, then a table only if there is
--- anything else to say, so that a plain job costs eleven bytes beside its payload.
+-- anything else to say, so that a plain job costs eight bytes beside its payload.
 --   g generation · q recent dispatch requests · a attempts put back · r t s c d retries, timeouts,
 --   stalls, crashes, lost deliveries · T C M how many of the timeouts were of wall time, CPU, memory · u run time · p priority · x expiry · o options (opaque)
 --   m y f max_stalls, result_ttl, failure_ttl set for this job · e k last error and its kind
@@ -15,8 +15,8 @@ local KEPT_ATTEMPTS = 5
 local TEXTS = {'q', 'o', 'e', 'k', 'i', 'j', 'z', 'b', 'n'}
 
 local function pack_record(payload, created, ext)
-  if next(ext) == nil then return cmsgpack.pack(payload, created) end
-  return cmsgpack.pack(payload, created, ext)
+  if next(ext) == nil then return cmsgpack.pack(payload, pack_moment(created)) end
+  return cmsgpack.pack(payload, pack_moment(created), ext)
 end
 
 local function readable(ext)
@@ -37,8 +37,9 @@ end
 
 -- Total: whatever bytes are in the hash, the answer is a whole record or nothing.
 local function unpack_record(raw)
-  local ok, payload, created, ext = pcall(cmsgpack.unpack, raw)
-  if not ok or type(payload) ~= 'string' or not sane(created) then return nil end
+  local ok, payload, moment, ext = pcall(cmsgpack.unpack, raw)
+  local created = ok and read_moment(moment)
+  if not created or type(payload) ~= 'string' then return nil end
   if ext == nil then return payload, created, {} end
   if not readable(ext) then return nil end
   return payload, created, ext

@@ -33,6 +33,8 @@ GARBAGE: dict[str, bytes] = {
     "a payload alone": packed(b"j[]"),
     "a payload of int": packed(1, NOW),
     "created as text": packed(b"j[]", "now"),
+    "created in four bytes": packed(b"j[]", b"\x15-0\xff"),
+    "created in six bytes": packed(b"j[]", b"\x15-0\xff\x00\x00"),
     "created NaN": packed(b"j[]", NAN),
     "created inf": packed(b"j[]", INF),
     "created -inf": packed(b"j[]", -INF),
@@ -58,6 +60,7 @@ FIELDS: dict[str, bytes] = {
     "negative counters": packed(b"j[1]", NOW, {"a": -5, "r": -5, "s": -5, "d": -5}),
     "a generation of 2^53": packed(b"j[1]", NOW, {"g": 2**53}),
     "a time before time": packed(b"j[1]", -5, {"u": -7}),
+    "a time in five letters": packed(b"j[1]", "never"),
 }
 LEASES: dict[str, bytes] = {
     "nothing": b"",
@@ -269,7 +272,7 @@ def test_a_strange_word_among_the_queues_own_numbers_stops_nobody(
         q.destroy()
 
 
-@pytest.mark.parametrize("word", ["", "0", "2", "x", "1 ", "\x00"])
+@pytest.mark.parametrize("word", ["", "0", "1", "3", "x", "2 ", "\x00"])
 def test_a_queue_of_another_layout_is_refused_before_any_write(
     hive: Hive, clock: Clock, server: Server, word: str
 ) -> None:

@@ -265,7 +265,7 @@ def test_a_user_who_may_not_listen_is_told_instead_of_left_to_poll(own: Server) 
             hive.queue("q").lease(wait=20)
 
 
-@pytest.mark.parametrize("version", ["99", "x"])
+@pytest.mark.parametrize("version", ["1", "99", "x"])
 def test_a_queue_of_another_version_is_refused_with_what_to_do(
     hive: Hive, server: Server, version: str
 ) -> None:

@@ -56,7 +56,7 @@ def snapshot(model: Queue) -> dict[str, Any]:
 def _meta(model: Queue) -> dict[str, str]:
     numbers = {"now": model.now, "lease": model.lease_length, "gap_end": model.gap_end}
     return {
-        **({"v": "1"} if model.used else {}),
+        **({"v": "2"} if model.used else {}),
         **{name: str(value) for name, value in numbers.items() if value},
         **{name: str(value) for name, value in model.counters.items() if value},
         **model.settings,

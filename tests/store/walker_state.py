@@ -136,9 +136,16 @@ def _filled(words: dict[str, Any]) -> dict[str, Any]:
     return full
 
 
+FIRST = 1_704_067_200_000
+"""The first moment of 2024, from which a record counts."""
+
+
 def job(raw: bytes) -> dict[str, Any]:
     """A waiting or running job."""
-    payload, created, *rest = Unpacker(raw).all()
+    payload, moment, *rest = Unpacker(raw).all()
+    if not isinstance(moment, bytes) or len(moment) != 5:
+        raise ValueError(f"dispatched at {moment!r}, which is not five bytes")
+    created = FIRST + int.from_bytes(moment, "big")
     return _filled({"payload": payload, "created": created, **(rest[0] if rest else {})})
 
 
