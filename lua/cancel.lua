@@ -14,6 +14,7 @@
 --- include lease
 --- include batch
 --- include memory
+--- include answered
 --- include place
 --- include requests
 --- include ending
@@ -24,6 +25,11 @@ if (mode ~= 'kill' and mode ~= 'ask') or not grace or not (grace >= 0 and grace 
 end
 local now, refusal = begin()
 if refusal then return refusal end
+local known = answered(1)
+if known then
+  commit()
+  return known
+end
 local hit = 0
 local lease = get_lease(id)
 local waiting = redis.call('HGET', lease and K.next or K.jobs, id)
@@ -38,6 +44,7 @@ if lease then
   redis.call('PUBLISH', K.meta .. ':hint', table.concat(words, ' '))
   hit = 1
 end
+if hit == 1 then keep_answer(hit) end
 keep_memory(now)
 commit()
 publish()

@@ -14,6 +14,7 @@
 --- include quarantine
 --- include batch
 --- include memory
+--- include answered
 --- include place
 --- include requests
 --- include ending
@@ -26,6 +27,11 @@ if not (WAITING[state] or DONE[state]) or not age or not moment or not limit or 
 end
 local now, refusal = begin()
 if refusal then return refusal end
+local known = answered(4)
+if known then
+  commit()
+  return known
+end
 if moment == 0 then moment = now end
 
 local function old_enough(id)
@@ -61,7 +67,9 @@ for _, id in ipairs(ids) do
     redis.call('ZREM', K.set, id)
   end
 end
+local more = #ids == limit and 1 or 0
+if dropped > 0 then keep_answer(dropped, more, moment, skip) end
 keep_memory(now)
 commit()
 publish()
-return {ARGV[1], dropped, #ids == limit and 1 or 0, moment, skip}
+return {ARGV[1], dropped, more, moment, skip}

@@ -12,6 +12,7 @@
 --- include quarantine
 --- include batch
 --- include memory
+--- include answered
 --- include place
 --- include requests
 --- include ending
@@ -19,18 +20,23 @@
 local id = ARGV[2]
 local now, refusal = begin()
 if refusal then return refusal end
+local known = answered(1)
+if known then
+  commit()
+  return known
+end
 if redis.call('HEXISTS', K.leases, id) == 1 then
   commit()
   return {ARGV[1], -1}
 end
 local raw = redis.call('HGET', K.jobs, id)
-local known = raw or redis.call('HEXISTS', K.ended, id) == 1
-if not known then
+if not raw and redis.call('HEXISTS', K.ended, id) == 0 then
   commit()
   return {ARGV[1], 0}
 end
 if raw then end_waiting(id, raw, 'removed', now) end
 drop_ended(id)
+keep_answer(1)
 keep_memory(now)
 commit()
 publish()

@@ -12,6 +12,7 @@
 --- include quarantine
 --- include batch
 --- include memory
+--- include answered
 --- include place
 --- include requests
 --- include ending
@@ -19,7 +20,12 @@
 local id = ARGV[2]
 local now, refusal = begin()
 if refusal then return refusal end
-local ok, state, generation, _, _, created, ext = pcall(cmsgpack.unpack, redis.call('HGET', K.ended, id) or '')
+local known = answered(1)
+if known then
+  commit()
+  return known
+end
+local ok, state, _, _, _, created, ext = pcall(cmsgpack.unpack, redis.call('HGET', K.ended, id) or '')
 if not ok or state ~= 'f' or not readable(ext) or type(ext.P) ~= 'string' or not sane(created) then
   commit()
   return {ARGV[1], 0}
@@ -46,7 +52,9 @@ if type(failure_job) == 'string' and redis.call('HEXISTS', K.fail_leases, failur
   tell(failure_job, K.fail_meta)
   happened('cancelled', failure_job, nil, K.fail_meta)
 end
+keep_answer(1)
+keep_memory(now)
 commit()
 publish()
 ring()
-return {ARGV[1], 1, generation}
+return {ARGV[1], 1}

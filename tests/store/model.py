@@ -280,8 +280,19 @@ class Queue(Store):
 
     # By hand
 
-    def cancel(self, clock: int, id: str, mode: str) -> int:
+    def answered(self, call: str) -> list[int]:
+        """What this very call has answered before, if it did anything then."""
+        words = (self.recall(f"={call}") or "").split()
+        self.effects["answered as before"] += bool(words)
+        return [int(word) for word in words]
+
+    def keep_answer(self, call: str, *answer: int) -> None:
+        self.remember(f"={call}", " ".join(map(str, answer)))
+
+    def cancel(self, clock: int, call: str, id: str, mode: str) -> int:
         self.begin(clock)
+        if known := self.answered(call):
+            return known[0]
         entry = self.entries.get(id)
         if entry is None:
             return 0
@@ -293,6 +304,7 @@ class Queue(Store):
                 entry.lease.cancelled = True
             else:
                 entry.lease.asked = True
+        self.keep_answer(call, 1)
         return 1
 
     def drop_ended(self, id: str) -> None:
@@ -301,8 +313,10 @@ class Queue(Store):
         self.ended.pop(id, None)
         self.remember(id, "".join(f",{request}" for request in known))
 
-    def remove(self, clock: int, id: str) -> int:
+    def remove(self, clock: int, call: str, id: str) -> int:
         self.begin(clock)
+        if known := self.answered(call):
+            return known[0]
         entry = self.entries.get(id, Entry())
         if entry.lease is not None:
             return -1
@@ -311,15 +325,18 @@ class Queue(Store):
         elif id not in self.ended:
             return 0
         self.drop_ended(id)
+        self.keep_answer(call, 1)
         return 1
 
-    def revive(self, clock: int, id: str) -> list[int]:
+    def revive(self, clock: int, call: str, id: str) -> int:
         self.begin(clock)
+        if known := self.answered(call):
+            return known[0]
         ended = self.ended.get(id)
         if ended is None or ended.state != "f":
-            return [0]
+            return 0
         if id in self.entries:
-            return [-1]
+            return -1
         self.effects["revived"] += 1
         del self.ended[id]
         old = ended.run
@@ -340,7 +357,8 @@ class Queue(Store):
         self.happened("dispatched", id)
         if self.lane is not None and ended.failure_job is not None:
             self.lane.withdraw(ended.failure_job)
-        return [1, ended.generation]
+        self.keep_answer(call, 1)
+        return 1
 
     def withdraw(self, name: str) -> None:
         """Drop a failure job that nobody holds."""
@@ -352,8 +370,12 @@ class Queue(Store):
             self.done.add(name)
             self.happened("cancelled", name)
 
-    def purge(self, clock: int, state: str, age: int, moment: int, limit: int, skip: int) -> list[int]:
+    def purge(
+        self, clock: int, call: str, state: str, age: int, moment: int, limit: int, skip: int
+    ) -> list[int]:
         self.begin(clock)
+        if known := self.answered(call):
+            return known
         moment = moment or self.now
         ids = {
             "ready": self.ready,
@@ -375,7 +397,10 @@ class Queue(Store):
                 self.end_waiting(id, "purged")
             if state != "blocked":
                 self.drop_ended(id)
-        return [dropped, int(len(ids) == limit), moment, skip]
+        answer = [dropped, int(len(ids) == limit), moment, skip]
+        if dropped:
+            self.keep_answer(call, *answer)
+        return answer
 
     def configure(self, clock: int, pairs: Sequence[tuple[str, str]]) -> None:
         self.begin(clock)

@@ -289,6 +289,19 @@ MUTANTS = [
         "if waiting + (#ARGV - 1) / 3 > depth then",
     ),
     Mutant(
+        "an operator's call that comes again is done again",
+        "include/answered.lua",
+        "if not kept then return nil end",
+        "if kept ~= true then return nil end",
+    ),
+    Mutant(
+        "a destroy that comes again drops what was dispatched meanwhile",
+        "destroy.lua",
+        "if call == ARGV[1] then",
+        "if call == 1 then",
+        "test_lost_replies::test_a_destroy_that_comes_again_spares_what_was_dispatched_meanwhile",
+    ),
+    Mutant(
         "what was settled long ago is never forgotten",
         MEMORY,
         "redis.call('UNLINK', bucket(e))",

@@ -17,6 +17,8 @@ from taskhive import Hive, LeaseLost, RedisUnavailable
 from taskhive.broker import Broker
 from tests.proxy import Fault, Proxy, proxied
 from tests.servers import Server, until
+from tests.store.clock import Clock, clock_fixture  # noqa: F401
+from tests.store.hands import key, take
 
 BREAKS = [Fault.LOSE_REQUEST, Fault.LOSE_REPLY, Fault.RESET]
 
@@ -80,6 +82,103 @@ def test_whatever_happens_to_a_request_it_takes_effect_once(
     assert (stats.succeeded, stats.cancelled, stats.failed) == (1, 1, 0)
     assert stats.ready + stats.delayed == 10
     assert proxy.happened[fault] == 8
+
+
+OPERATIONS: dict[str, tuple[Callable[[Hive], object], object]] = {
+    "cancel": (lambda hive: hive.queue("q").cancel("waits"), True),
+    "cancel what runs": (lambda hive: hive.queue("q").cancel("runs"), True),
+    "remove": (lambda hive: hive.job("q", "waits").delete(), True),
+    "remove what ended": (lambda hive: hive.job("q", "dead").delete(), True),
+    "revive": (lambda hive: hive.queue("q").dead.retry("dead"), True),
+    "purge": (lambda hive: hive.queue("q").purge("ready"), 3),
+    "destroy": (lambda hive: hive.queue("q").destroy(), 4),
+    "cancel nothing": (lambda hive: hive.queue("q").cancel("nobody"), False),
+    "purge nothing": (lambda hive: hive.queue("q").purge("delayed"), 0),
+}
+"""What an operator asks of the queue below, and what is answered."""
+
+
+def stand(hive: Hive) -> None:
+    """One job that is dead, one that runs, three that wait."""
+    q = hive.queue("q")
+    q.options(id="dead").dispatch(1)
+    take(q).fail("why", permanent=True)
+    q.options(id="runs").dispatch(1)
+    take(q, visibility=60)
+    q.dispatch_many([1, 2])
+    q.options(id="waits").dispatch(3)
+
+
+@pytest.mark.parametrize("fault", [*BREAKS, Fault.MIX_REPLY], ids=lambda fault: fault.name.lower())
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operator_whose_reply_is_lost_is_told_what_was_done(
+    far: Hive, proxy: Proxy, name: str, fault: Fault
+) -> None:
+    ask, answer = OPERATIONS[name]
+    ask(far)  # so that the server knows its script: the reply that is lost is not that it does not
+    stand(far)
+    proxy.plan.append(fault)
+    assert ask(far) == answer
+    assert proxy.happened[fault] == 1
+
+
+def sent_twice(server: Server, hive: Hive, ask: Callable[[Hive], object]) -> object:
+    """What `ask` is told whose first reply is lost, with a new job `waits` before it is sent again."""
+    sendings = 0
+
+    def lose_the_first() -> Fault | None:
+        nonlocal sendings
+        sendings += 1
+        if sendings == 1:
+            return Fault.LOSE_REPLY
+        hive.queue("q").options(id="waits", update_data=True).dispatch("new")
+        return None
+
+    ask(hive)  # so that the server knows its script
+    stand(hive)
+    with proxied(server.socket) as proxy, Hive(proxy.url, prefix=hive.prefix) as far:
+        far.queue("q").pause()
+        far.queue("q").resume()
+        proxy.choose = lose_the_first
+        told = ask(far)
+    assert sendings == 2
+    return told
+
+
+@pytest.mark.parametrize("name", ["cancel", "remove", "purge"])
+def test_an_operators_call_that_comes_again_spares_what_was_dispatched_meanwhile(
+    server: Server, hive: Hive, name: str
+) -> None:
+    ask, answer = OPERATIONS[name]
+    assert sent_twice(server, hive, ask) == answer
+    info = hive.job("q", "waits").info()
+    assert (info.state, info.args) == ("ready", ("new",))
+
+
+def test_a_destroy_that_comes_again_spares_what_was_dispatched_meanwhile(
+    server: Server, hive: Hive
+) -> None:
+    assert sent_twice(server, hive, lambda far: far.queue("q").destroy()) == 4
+    assert hive.job("q", "waits").state() == "ready"
+
+
+def test_the_answers_that_are_kept_go_by_themselves(hive: Hive, server: Server, clock: Clock) -> None:
+    q = hive.queue("q")
+    for number in range(100):
+        q.options(id=f"j{number}", result_ttl=0).dispatch(1)
+        assert q.cancel(f"j{number}")
+        assert not q.cancel(f"j{number}")  # it found nothing, and is not kept
+    with server.client() as client:
+        kept = [one for n in range(3) for one in client.hkeys(key(hive, "q", f"memory{n}"))]
+        assert sum(one.startswith(b"=") for one in kept) == 100
+        for _ in range(3):
+            clock.jump(30)
+            q.dispatch(1)
+            q.cancel(q.jobs("ready")[0].id)
+        kept = [one for n in range(3) for one in client.hkeys(key(hive, "q", f"memory{n}"))]
+        assert sum(one.startswith(b"=") for one in kept) == 3
+        q.destroy()
+        assert 0 < client.pttl(key(hive, "q", "destroyed")) <= 60_000
 
 
 def test_a_reply_that_does_not_come_is_asked_for_again_on_a_new_connection(

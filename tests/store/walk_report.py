@@ -40,6 +40,7 @@ PER_10_000: dict[str, float] = {
     "answer M": 15,
     "answer N": 400,
     "answer U": 200,
+    "answered as before": 5,
     "cancelled by mark": 2,
     "cancelled while blocked": 0.5,
     "cancelled while waiting": 15,

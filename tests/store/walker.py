@@ -213,10 +213,13 @@ class Walker:
             for (letter, generation), word in zip(expected, reply[2], strict=True):
                 if letter in "NB" and generation:
                     pairs.append((int(word[1:]), generation))
-        elif isinstance(op, Revive) and expected[0] == 1 and op.id in raw.hashes["jobs"]:
-            waiting = self.models[op.queue].entries[op.id].waiting
-            assert waiting is not None
-            pairs.append((walker_state.job(raw.hashes["jobs"][op.id])["g"], waiting.generation))
+        elif isinstance(op, Revive) and expected == 1 and op.id in raw.hashes["jobs"]:
+            # Not so for a resend, which is answered the same and revives nothing.
+            entry = self.models[op.queue].entries.get(op.id)
+            waiting = entry.waiting if entry else None
+            if waiting is not None and waiting.generation not in known.values():
+                number = walker_state.job(raw.hashes["jobs"][op.id])["g"]
+                pairs.append((number, waiting.generation))
         for number, generation in pairs:
             if number <= max(known):
                 self._violated(f"generation {number} is not newer than {max(known)}")

@@ -8,7 +8,7 @@ from typing import Any
 from tests.store import walker_state
 from tests.store.model import Full
 from tests.store.walker_compare import Decode
-from tests.store.walker_ops import Dispatch, Exchange, Op
+from tests.store.walker_ops import Cancel, Dispatch, Exchange, Op, Purge, Remove, Revive
 from tests.store.walker_state import RawQueue
 
 RESENT_WITHIN = 30_000
@@ -25,6 +25,8 @@ class Ledger:
         self._accepted: dict[tuple[str, str], tuple[int, list[tuple[str, int]]]] = {}
         """Of each dispatch: when it was acknowledged, and per job its letter and number for its id."""
         self._dispatches: dict[tuple[str, str], int] = defaultdict(int)
+        self._answers: dict[tuple[str, str], tuple[int, Any]] = {}
+        """Of each operator's call that did something: when, and what it was answered."""
 
     def note(self, op: Op, reply: Any, now: int, before: RawQueue | None, resent: bool) -> str:
         """Take one reply down; what is wrong with it, if anything."""
@@ -32,6 +34,17 @@ class Ledger:
             return self._exchanged(op, reply, now, before)
         if isinstance(op, Dispatch):
             return self._dispatched(op, reply, now, resent)
+        if isinstance(op, (Cancel, Remove, Revive, Purge)):
+            return self._answered(op, reply, now)
+        return ""
+
+    def _answered(self, op: Op, reply: Any, now: int) -> str:
+        """A resend that comes soon enough is answered as the first sending was, if that did anything."""
+        since, first = self._answers.get((op.queue, op.call), (now, reply))
+        if now - since <= RESENT_WITHIN and reply != first:
+            return f"{op} was answered {first}, and sent again {reply}"
+        if (reply[0] if isinstance(reply, list) else reply) > 0:
+            self._answers.setdefault((op.queue, op.call), (now, reply))
         return ""
 
     def _exchanged(self, op: Exchange, reply: Any, now: int, before: RawQueue | None) -> str:

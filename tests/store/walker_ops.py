@@ -114,7 +114,7 @@ class Cancel(Op):
         return [self.id.encode(), self.mode.encode(), b"%d" % self.grace]
 
     def expect(self, model: Queue, clock: int) -> Any:
-        return model.cancel(clock, self.id, self.mode)
+        return model.cancel(clock, self.call, self.id, self.mode)
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Remove(Op):
         return [self.id.encode()]
 
     def expect(self, model: Queue, clock: int) -> Any:
-        return model.remove(clock, self.id)
+        return model.remove(clock, self.call, self.id)
 
 
 @dataclass(frozen=True)
@@ -136,10 +136,7 @@ class Revive(Op):
         return [self.id.encode()]
 
     def expect(self, model: Queue, clock: int) -> Any:
-        return model.revive(clock, self.id)
-
-    def read(self, reply: list[Any], generation: Generation) -> Any:
-        return [reply[0], *(generation(number) for number in reply[1:])]
+        return model.revive(clock, self.call, self.id)
 
 
 @dataclass(frozen=True)
@@ -171,7 +168,8 @@ class Purge(Op):
         return [self.state.encode(), *(b"%d" % number for number in numbers)]
 
     def expect(self, model: Queue, clock: int) -> Any:
-        return model.purge(clock, self.state, self.age, self.moment, self.limit, self.skip)
+        numbers = (self.age, self.moment, self.limit, self.skip)
+        return model.purge(clock, self.call, self.state, *numbers)
 
     def read(self, reply: list[Any], generation: Generation) -> Any:
         return reply

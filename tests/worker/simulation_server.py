@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -58,6 +59,7 @@ class Server:
     def __init__(self, universe: Universe, chances: Chances, ledger: Ledger) -> None:
         self.universe, self.chances, self.ledger = universe, chances, ledger
         self.effects: Counter[str] = Counter()
+        self.cancels = itertools.count()
         lane = WatchedQueue("work:fail", ledger, self.effects)
         self.main = WatchedQueue("work", ledger, self.effects, lane)
         self.lane = lane
@@ -102,7 +104,8 @@ class Server:
         self.act(lambda clock: self.main.dispatch(clock, [item]))
 
     def cancel(self, id: str, mode: str) -> None:
-        self.act(lambda clock: self.main.cancel(clock, id, mode))
+        call = f"cancel {next(self.cancels)}"
+        self.act(lambda clock: self.main.cancel(clock, call, id, mode))
         entry = self.main.entries.get(id)
         if entry is not None and entry.lease is not None:
             token = entry.lease.token
