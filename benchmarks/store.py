@@ -23,9 +23,10 @@ from benchmarks.servers import Server, programs, running
 from taskhive import Hive, codec
 from taskhive.address import read_url
 from taskhive.broker import Broker
-from taskhive.commands import AS_SET, Commands, Leased, Settle
+from taskhive.commands import Commands
 from taskhive.core import IO_TIMEOUT
 from taskhive.effects import Flow
+from taskhive.parcels import AS_SET, Leased, Settle
 from taskhive.session import Session
 
 CHUNK, BATCH = 1000, 128

@@ -14,7 +14,6 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 from taskhive import aio_waiting, following, relay, units, waiting
 from taskhive.aio_broker import AsyncBroker
 from taskhive.aio_listener import AsyncListener
-from taskhive.commands import Answer, Settle
 from taskhive.core import DEFAULT_VISIBILITY, IO_TIMEOUT, BoundJob, listed_state, purged_state
 from taskhive.costs import HandlerCosts
 from taskhive.crew import WorkerInfo, read_worker
@@ -26,6 +25,7 @@ from taskhive.handles import BoundBase, HiveBase, JobBase, LeaseBase, QueueBase,
 from taskhive.jobs import AttemptInfo, JobInfo, JobState, Page, Progress, QueueStats
 from taskhive.locks import AsyncLock
 from taskhive.options import PLAIN, UNSET
+from taskhive.parcels import Answer, Settle
 from taskhive.waiting import Waited
 
 P = ParamSpec("P")

@@ -14,7 +14,7 @@ from typing import Any
 from taskhive import codec, embedded, pickles, relay, units
 from taskhive import secret as secrets
 from taskhive.address import EMBEDDED, Address, Routing, Target, read_url
-from taskhive.commands import Answer, Commands, Item, Leased, Settle
+from taskhive.commands import Commands
 from taskhive.effects import Flow
 from taskhive.errors import (
     ConfigurationError,
@@ -27,6 +27,7 @@ from taskhive.errors import (
 from taskhive.ids import new_id, nonce
 from taskhive.jobs import ENDED, LISTED, WAITING, JobState
 from taskhive.options import PLAIN, UNSET, JobOptions, read_stored, spec
+from taskhive.parcels import Answer, Item, Leased, Settle
 from taskhive.records import encode_error, text
 from taskhive.retries import Again, FailureKind, Limits, decide
 from taskhive.session import Session

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from taskhive.clock import Clock
-from taskhive.commands import MAX_LEASES, MAX_RENEWALS
 from taskhive.intake import QUICK, Bid, may_be_quick, share
 from taskhive.line import Line
+from taskhive.parcels import MAX_LEASES, MAX_RENEWALS
 from taskhive.pool import Pool
 
 

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from taskhive.clock import Clock
-from taskhive.commands import MAX_LEASES, MAX_RENEWALS, Commands, Exchanged, Renewal, Settle
+from taskhive.commands import Commands
 from taskhive.effects import Flow, T
 from taskhive.errors import RedisUnavailable
 from taskhive.ids import nonce
 from taskhive.line import Line
 from taskhive.logs import Log
+from taskhive.parcels import MAX_LEASES, MAX_RENEWALS, Exchanged, Renewal, Settle
 from taskhive.slot import Attempt
 
 

@@ -20,12 +20,12 @@ from typing import Any, ParamSpec, TypeVar
 from taskhive import pickles, secret, units
 from taskhive.board import Watch
 from taskhive.called import MAX_CALL
-from taskhive.commands import MAX_ITEMS, Item
 from taskhive.errors import ConfigurationError, JobActive, PartialDispatch, TaskHiveError
 from taskhive.hive import Hive
 from taskhive.ids import new_id, new_ids
 from taskhive.jobs import Fetched, JobState
 from taskhive.local import LocalWorker
+from taskhive.parcels import MAX_ITEMS, Item
 from taskhive.results import value_of
 from taskhive.signing import KeyRing
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any, Generic, Self, TypeVar
 
 from taskhive import codec, context, relay, units
-from taskhive.commands import Answer, Item, Leased, Renewal, Settle
 from taskhive.core import BoundJob, Core, HiveSettings
 from taskhive.effects import Flow
 from taskhive.errors import ConfigurationError, LeaseLost, WouldDeadlock
@@ -15,6 +14,7 @@ from taskhive.handler_options import HandlerOptions
 from taskhive.handlers import Handler, Registry, checked_function, handler_name
 from taskhive.jobs import Fetched, Standing
 from taskhive.options import UNSET, JobOptions
+from taskhive.parcels import Answer, Item, Leased, Renewal, Settle
 from taskhive.results import value_of
 from taskhive.retries import Counts
 from taskhive.signing import is_sealed

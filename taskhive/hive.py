@@ -12,7 +12,6 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 
 from taskhive import following, relay, units, waiting
 from taskhive.broker import Broker
-from taskhive.commands import Answer, Settle
 from taskhive.core import DEFAULT_VISIBILITY, IO_TIMEOUT, BoundJob, listed_state, purged_state
 from taskhive.costs import HandlerCosts
 from taskhive.crew import WorkerInfo, read_worker
@@ -25,6 +24,7 @@ from taskhive.jobs import AttemptInfo, JobInfo, JobState, Page, Progress, QueueS
 from taskhive.listener import Listener
 from taskhive.locks import Lock
 from taskhive.options import PLAIN, UNSET
+from taskhive.parcels import Answer, Settle
 from taskhive.waiting import Waited
 
 P = ParamSpec("P")

@@ -17,7 +17,6 @@ from dataclasses import replace
 from typing import Any
 
 from taskhive import calls, context
-from taskhive.commands import Leased
 from taskhive.context import CurrentJob
 from taskhive.errors import ConfigurationError
 from taskhive.frames import failed_job
@@ -27,6 +26,7 @@ from taskhive.hive import Hive
 from taskhive.ids import nonce
 from taskhive.line import Line
 from taskhive.outcomes import Costs, Finished, Raised
+from taskhive.parcels import Leased
 from taskhive.raising import tell
 from taskhive.verdicts import verdict
 

@@ -6,11 +6,11 @@ import json
 from collections import deque
 from dataclasses import dataclass, field
 
-from taskhive.commands import MAX_SETTLES, Exchanged, Leased, Renewal, Settle
 from taskhive.costs import Spent
 from taskhive.handler_options import HandlerOptions
 from taskhive.jobs import LimitHits
 from taskhive.options import read_stored
+from taskhive.parcels import MAX_SETTLES, Exchanged, Leased, Renewal, Settle
 from taskhive.records import text
 from taskhive.slot import Attempt
 from taskhive.tally import Tally

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
-from taskhive.commands import Item, Renewal, Settle
 from taskhive.effects import Flow, T
+from taskhive.parcels import Item, Renewal, Settle
 
 _NAMES = """
 dispatch lease settle renew state info progress attempts fetch cancel remove revive

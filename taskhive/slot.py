@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from taskhive.commands import Leased
 from taskhive.handler_options import HandlerOptions
 from taskhive.link import Link
+from taskhive.parcels import Leased
 from taskhive.spawner import Spawner
 
 KEPT_LINES = 200

@@ -17,7 +17,6 @@ from taskhive import batches, frames
 from taskhive.answers import Answers
 from taskhive.blackbox import BlackBox
 from taskhive.clock import Clock, SystemClock
-from taskhive.commands import Settle
 from taskhive.dealer import Dealer
 from taskhive.errors import HandlerError, RedisUnavailable, TaskHiveError
 from taskhive.exchanger import Exchanger
@@ -29,6 +28,7 @@ from taskhive.ids import nonce
 from taskhive.line import ASKED, CANCELLED, LOST, Line
 from taskhive.logs import Log
 from taskhive.outcomes import Ended, Outcome
+from taskhive.parcels import Settle
 from taskhive.pool import Pool
 from taskhive.regulator import INTERVAL, Regulator
 from taskhive.slot import Attempt, Slot

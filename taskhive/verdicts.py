@@ -9,8 +9,8 @@ from typing import Any, assert_never
 
 from taskhive import blackbox
 from taskhive.blackbox import BlackBox
-from taskhive.commands import Settle
 from taskhive.outcomes import Costs, Ended, Finished, Outcome, Raised
+from taskhive.parcels import Settle
 from taskhive.retries import Again, FailureKind, GiveUp, decide
 from taskhive.slot import Attempt
 

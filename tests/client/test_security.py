@@ -14,8 +14,8 @@ import pytest
 
 from taskhive import Hive, RemoteError, TaskHiveError
 from taskhive.codec import BadPayload
-from taskhive.commands import Item
 from taskhive.ids import new_id
+from taskhive.parcels import Item
 from taskhive.signing import BadSignature, KeyRing
 from tests.client.conftest import PREFIX, SECRET
 from tests.servers import Server

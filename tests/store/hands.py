@@ -9,8 +9,8 @@ from typing import Any
 from redis import Redis
 
 from taskhive import Hive, Lease, Queue
-from taskhive.commands import Exchanged, Renewal, Settle
 from taskhive.keys import QueueKeys
+from taskhive.parcels import Exchanged, Renewal, Settle
 from tests.servers import Server, until
 
 LEASE_MS = 30_000

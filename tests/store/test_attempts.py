@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from taskhive import Hive
-from taskhive.commands import Settle
 from taskhive.errors import ServerRefused
 from taskhive.jobs import AttemptInfo
+from taskhive.parcels import Settle
 from tests.servers import Server
 from tests.store.clock import Clock, clock_fixture  # noqa: F401
 from tests.store.hands import dump, exchange, key, take

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from taskhive import Hive, JobActive, LeaseLost, Queue, QueueFull, ServerRefused
-from taskhive.commands import Item, Renewal, Settle
 from taskhive.jobs import LISTED
+from taskhive.parcels import Item, Renewal, Settle
 from tests.servers import Server
 from tests.store.clock import Clock, clock_fixture  # noqa: F401
 from tests.store.hands import dump, exchange, key, take

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from taskhive import Hive
-from taskhive.commands import Renewal, Settle
 from taskhive.errors import ServerRefused
+from taskhive.parcels import Renewal, Settle
 from tests.servers import Server
 from tests.store.clock import Clock, clock_fixture  # noqa: F401
 from tests.store.hands import exchange, hearing, take

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from taskhive import Hive, JobState, codec
-from taskhive.commands import Settle
 from taskhive.errors import ServerRefused
 from taskhive.jobs import Fetched, Standing
+from taskhive.parcels import Settle
 from tests.servers import Server
 from tests.store.clock import Clock, clock_fixture  # noqa: F401
 from tests.store.hands import exchange, hearing, key, take

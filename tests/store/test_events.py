@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from taskhive import Hive
-from taskhive.commands import Renewal, Settle
 from taskhive.events import FROM_NOW, Event, EventKind, read_events, read_streams
 from taskhive.jobs import Progress
+from taskhive.parcels import Renewal, Settle
 from tests.servers import Server
 from tests.store.clock import Clock, clock_fixture  # noqa: F401
 from tests.store.hands import exchange, key, take

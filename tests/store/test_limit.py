@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from taskhive import Hive
-from taskhive.commands import Settle
+from taskhive.parcels import Settle
 from tests.servers import Server
 from tests.store.clock import Clock, clock_fixture  # noqa: F401
 from tests.store.hands import exchange, hearing, take

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from taskhive import Hive
-from taskhive.commands import Leased, Settle
 from taskhive.jobs import LimitHits
+from taskhive.parcels import Leased, Settle
 from tests.store.hands import exchange
 
 

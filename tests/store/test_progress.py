@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from taskhive import Hive
-from taskhive.commands import Renewal, Settle
 from taskhive.errors import ServerRefused
 from taskhive.jobs import Progress
+from taskhive.parcels import Renewal, Settle
 from tests.servers import Server
 from tests.store.clock import Clock, clock_fixture  # noqa: F401
 from tests.store.hands import dump, exchange, take

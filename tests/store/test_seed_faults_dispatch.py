@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from taskhive import ConfigurationError, Hive, QueueFull, ServerRefused
-from taskhive.commands import Item, Settle
 from taskhive.options import PLAIN
+from taskhive.parcels import Item, Settle
 from tests.servers import Server
 from tests.store.clock import Clock, clock_fixture  # noqa: F401
 from tests.store.hands import adds_up, drain, dump, exchange, key, nothing_written, take

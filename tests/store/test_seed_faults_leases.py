@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from taskhive import Hive, LeaseLost
-from taskhive.commands import Renewal, Settle
+from taskhive.parcels import Renewal, Settle
 from tests.servers import Server
 from tests.store.clock import Clock, clock_fixture  # noqa: F401
 from tests.store.hands import adds_up, drain, dump, exchange, key, take

@@ -10,8 +10,8 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from taskhive.commands import Exchanged, Leased
 from taskhive.errors import RedisUnavailable
+from taskhive.parcels import Exchanged, Leased
 from tests.store.model import Queue
 from tests.store.model_values import Item, Renewal, Settle
 from tests.worker.simulation_children import Chances

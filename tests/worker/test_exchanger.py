@@ -7,11 +7,11 @@ import io
 from typing import Any
 
 from taskhive.clock import SystemClock
-from taskhive.commands import Exchanged
 from taskhive.exchanger import Exchanger
 from taskhive.handler_options import HandlerOptions
 from taskhive.line import Line
 from taskhive.logs import Log
+from taskhive.parcels import Exchanged
 from taskhive.slot import Attempt
 
 
