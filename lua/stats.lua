@@ -18,7 +18,8 @@ while class <= 255 do
   if not head[1] then break end
   class = math.floor(tonumber(head[2]) / CLASS) + 1
   local payload, created, ext = unpack_record(redis.call('HGET', K.jobs, head[1]) or '')
-  if payload then oldest = math.max(oldest, now - run_at(created, ext)) end
+  -- A failure job has the time of the queue that made it, which may be ahead of the lane's: it waits since now.
+  if payload then oldest = math.max(oldest, now - run_at(created, ext), 0) end
 end
 return {ARGV[1], now, redis.call('ZCARD', K.ready), redis.call('ZCARD', K.delayed), redis.call('ZCARD', K.blocked),
   redis.call('ZCARD', K.active), redis.call('ZCOUNT', K.failed, '(' .. fmt(now), '+inf'), oldest, redis.call('HGETALL', K.meta)}

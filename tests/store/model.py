@@ -457,7 +457,7 @@ def oldest_head(queue: Queue, now: int, waits: list[int]) -> int:
     for id in queue.ready():
         run = queue.entries[id].waiting
         assert run is not None
-        heads.setdefault(run.options.priority, now - run.run_at)
+        heads.setdefault(run.options.priority, max(now - run.run_at, 0))
     return max(heads.values(), default=-1) if waits else -1
 
 
