@@ -170,6 +170,10 @@ class Operations(Caller):
         _, dropped = yield from self._call(queue, "destroy")
         yield from self.session.command(self._queues, b"SREM", self._queues, queue.encode())
         self._known.discard(queue)
+        # Who dispatched since has made a new queue, and may have added its name before it was taken out.
+        meta = self.keys(queue).name("meta").encode()
+        if (yield from self.session.command(meta, b"HLEN", meta)):
+            yield from self._register(queue)
         return int(dropped)
 
     def queues(self) -> Flow[list[str]]:

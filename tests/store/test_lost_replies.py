@@ -160,6 +160,7 @@ def test_a_destroy_that_comes_again_spares_what_was_dispatched_meanwhile(
 ) -> None:
     assert sent_twice(server, hive, lambda far: far.queue("q").destroy()) == 4
     assert hive.job("q", "waits").state() == "ready"
+    assert hive.queues() == ["q"]
 
 
 def test_the_answers_that_are_kept_go_by_themselves(hive: Hive, server: Server, clock: Clock) -> None:

@@ -69,7 +69,7 @@ def test_the_grace_after_a_gap_is_given_once(clock: Clock, hive: Hive) -> None:
 def test_a_failure_job_waits_for_no_time_at_all_when_the_servers_clock_has_gone_back(
     clock: Clock, hive: Hive
 ) -> None:
-    """It was made by the clock of its queue, which does not go back; its lane was never called before."""
+    """It was made by the clock of its queue, which never goes back; its lane was not called yet."""
     hive.queue("q").dispatch(1)
     take(hive.queue("q")).fail("why", permanent=True)
     clock.jump(-60)
