@@ -1,9 +1,13 @@
 #!lua flags=allow-oom
 -- configure: pause, resume, and the limits that hold without a handler: names and values, '' to remove one.
--- ARGV: call id, then name, value ... Answers: {call id}.
---- keys meta
+-- ARGV: call id, then name, value ... Answers: {call id, 1}. A resend sets nothing: a pause whose reply was lost must
+-- not hold back what somebody has resumed since.
+--- keys meta memory0 memory1 memory2
 --- include clock
 --- include meta
+--- include batch
+--- include memory
+--- include answered
 
 local KNOWN = {paused = true, depth = true, max_stalls = true, min_backoff = true, max_backoff = true,
   result_ttl = true, failure_ttl = true, config = true, events = true, limit = true}
@@ -14,12 +18,19 @@ for i = 2, #ARGV, 2 do
     return redis.error_reply('BADARG ' .. ARGV[i] .. ' is a number from -1 on')
   end
 end
-local _, refusal = begin()
+local now, refusal = begin()
 if refusal then return refusal end
+local known = answered(1)
+if known then
+  commit()
+  return known
+end
 for i = 2, #ARGV, 2 do
   if ARGV[i + 1] == '' then redis.call('HDEL', K.meta, ARGV[i])
   else redis.call('HSET', K.meta, ARGV[i], ARGV[i + 1]) end
 end
+keep_answer(1)
+keep_memory(now)
 commit()
 ring()
-return {ARGV[1]}
+return {ARGV[1], 1}

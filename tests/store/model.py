@@ -402,13 +402,17 @@ class Queue(Store):
             self.keep_answer(call, *answer)
         return answer
 
-    def configure(self, clock: int, pairs: Sequence[tuple[str, str]]) -> None:
+    def configure(self, clock: int, call: str, pairs: Sequence[tuple[str, str]]) -> int:
         self.begin(clock)
+        if known := self.answered(call):
+            return known[0]
+        self.keep_answer(call, 1)
         for name, value in pairs:
             if value:
                 self.settings[name] = value
             else:
                 self.settings.pop(name, None)
+        return 1
 
     def account(self, clock: int, call: str, spent: Sequence[tuple[str, int]]) -> int:
         self.begin(clock)

@@ -155,6 +155,22 @@ def test_an_operators_call_that_comes_again_spares_what_was_dispatched_meanwhile
     assert (info.state, info.args) == ("ready", ("new",))
 
 
+def test_a_pause_that_comes_again_holds_nobody_back_who_was_resumed(
+    server: Server, hive: Hive, far: Hive, proxy: Proxy
+) -> None:
+    faults = iter([Fault.LOSE_REPLY])
+
+    def resume_in_between() -> Fault | None:
+        fault = next(faults, None)
+        if fault is None:
+            hive.queue("q").resume()
+        return fault
+
+    proxy.choose = resume_in_between
+    far.queue("q").pause()
+    assert not hive.queue("q").stats().paused
+
+
 def test_a_destroy_that_comes_again_spares_what_was_dispatched_meanwhile(
     server: Server, hive: Hive
 ) -> None:

@@ -183,10 +183,7 @@ class Configure(Op):
         return [word.encode() for pair in self.pairs for word in pair]
 
     def expect(self, model: Queue, clock: int) -> Any:
-        return model.configure(clock, self.pairs)
-
-    def read(self, reply: list[Any], generation: Generation) -> Any:
-        return None
+        return model.configure(clock, self.call, self.pairs)
 
 
 @dataclass(frozen=True)

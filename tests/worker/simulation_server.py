@@ -59,13 +59,17 @@ class Server:
     def __init__(self, universe: Universe, chances: Chances, ledger: Ledger) -> None:
         self.universe, self.chances, self.ledger = universe, chances, ledger
         self.effects: Counter[str] = Counter()
-        self.cancels = itertools.count()
+        self._calls = itertools.count()
         lane = WatchedQueue("work:fail", ledger, self.effects)
         self.main = WatchedQueue("work", ledger, self.effects, lane)
         self.lane = lane
         self.queues = {"work": self.main, "work:fail": lane}
         self.away_until = 0.0
         self.listeners: dict[HostLoop, tuple[Rung, Hinted]] = {}
+
+    def call(self) -> str:
+        """A name for one request of a client, under which it may come again."""
+        return f"call {next(self._calls)}"
 
     def clock(self) -> int:
         return 1_000_000 + int(self.universe.now * 1000)
@@ -104,7 +108,7 @@ class Server:
         self.act(lambda clock: self.main.dispatch(clock, [item]))
 
     def cancel(self, id: str, mode: str) -> None:
-        call = f"cancel {next(self.cancels)}"
+        call = self.call()
         self.act(lambda clock: self.main.cancel(clock, call, id, mode))
         entry = self.main.entries.get(id)
         if entry is not None and entry.lease is not None:
@@ -128,7 +132,8 @@ class PlayedCommands:
         self.session = SimpleNamespace(command=lambda *words: lambda clock: b"PONG")
 
     def configure(self, queue: str, **values: str) -> Request:
-        return lambda clock: self._server.queues[queue].configure(clock, list(values.items()))
+        call, pairs = self._server.call(), list(values.items())
+        return lambda clock: self._server.queues[queue].configure(clock, call, pairs)
 
     def exchange(
         self,
