@@ -199,12 +199,16 @@ local function next_due()
 end
 
 -- Most settles are of a run that succeeded and has nobody waiting behind it: those are read and
--- written together. A job named twice, cancelled, blocked by or unreadable takes the long way.
+-- written together. A job or a token named twice, one cancelled, blocked by or unreadable takes the long way: there
+-- the first comes first.
 local function settle_together()
-  local ids, at, answers, named = {}, {}, {}, {}
-  for i = 7, first_renewal - 1, PER_SETTLE do named[ARGV[i]] = (named[ARGV[i]] or 0) + 1 end
+  local ids, at, answers, named, offered = {}, {}, {}, {}, {}
   for i = 7, first_renewal - 1, PER_SETTLE do
-    if ARGV[i + 2] == 'done' and named[ARGV[i]] == 1 then
+    local id, token = ARGV[i], ARGV[i + 1]
+    named[id], offered[token] = (named[id] or 0) + 1, (offered[token] or 0) + 1
+  end
+  for i = 7, first_renewal - 1, PER_SETTLE do
+    if ARGV[i + 2] == 'done' and named[ARGV[i]] == 1 and offered[ARGV[i + 1]] == 1 then
       ids[#ids + 1] = ARGV[i]
       at[ARGV[i]] = i
     end

@@ -352,3 +352,13 @@ def test_by_hand_a_lapse_is_final_though_nobody_else_has_looked(
         getattr(lease, late)(*arguments.get(late, []))
     assert job.state() == "delayed"
     assert job.info().counts.stalls == 1
+
+
+def test_a_token_offered_for_another_job_first_is_stale_there_and_settles_its_own(hive: Hive) -> None:
+    """Both in one call: what is settled together must answer as if one came behind the other."""
+    q = hive.queue("q")
+    q.options(id="J").dispatch(1)
+    token = exchange(hive, "q", want=1).leases[0].token
+    offers = [Settle("other", token, "done"), Settle("J", token, "done"), Settle("J", token, "done")]
+    assert exchange(hive, "q", settles=offers[:2]).settled == ["STALE", "OK"]
+    assert exchange(hive, "q", settles=offers[2:]).settled == ["DUP"]
