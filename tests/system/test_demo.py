@@ -18,7 +18,7 @@ from taskhive import embedded
 from tests.servers import DEADLINE, until
 
 ROOT = Path(__file__).resolve().parents[2]
-EXPIRES = (":events", ":request:")
+EXPIRES = (":destroyed", ":events", ":request:")
 """Keys that the server itself drops after a minute or two."""
 
 
