@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,25 @@ class Server:
         with self.client() as client:
             facts: dict[str, Any] = client.info(section)
             return facts
+
+    @contextlib.contextmanager
+    def listened(self) -> Iterator[Callable[[], int]]:
+        """How many calls clients have made since then.
+
+        The server's own counters add what scripts call inside to what clients ask of it, so the
+        lines of MONITOR are counted, which tell the two apart.
+        """
+        with self.client() as client, self.client() as other:
+            other.ping()  # or its greeting would be counted
+            with client.monitor() as heard:
+
+                def calls() -> int:
+                    other.echo("so far")
+                    lines = iter(heard.next_command, None)
+                    before = itertools.takewhile(lambda line: line["command"] != "ECHO so far", lines)
+                    return sum(line["client_type"] != "lua" for line in before)
+
+                yield calls
 
     def version(self) -> str:
         facts = self.info("server")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks import client, measure, store
+from benchmarks import client, measure, servers, store, worker
 
 
 def test_the_quick_run_measures_everything_and_says_pass_or_miss(
@@ -66,3 +67,22 @@ def test_what_a_waiting_program_sees_is_measured(
     rows = json.loads(file.read_text())["rows"]
     assert all(row["what"] in said for row in rows)
     assert said.count("pass") + said.count("MISS") == sum(bool(row["target"]) for row in rows) == 5
+
+
+def test_what_a_script_calls_inside_is_no_call_of_a_client() -> None:
+    with servers.running(servers.programs()["valkey"]) as server, server.client() as redis:
+        redis.ping()
+        with server.listened() as calls:
+            for _ in range(3):
+                redis.eval("for n = 1, 50 do redis.call('INCR', KEYS[1]) end", 1, "n")
+            assert calls() == 3
+
+
+def test_the_successor_of_a_killed_c_loop_is_measured_behind_the_kill() -> None:
+    """One that ran in another slot before it would be early, and say nothing of the kill."""
+    scale = dataclasses.replace(worker.QUICK, kills=2)
+    with servers.running(servers.programs()["valkey"]) as server:
+        (row,) = worker.kills(server, scale)
+    assert len(row.series.values) == 2
+    assert min(row.series.values) > 0
+    assert row.target == measure.Target(30)
