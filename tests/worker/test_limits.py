@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from taskhive import Hive
-from tests.servers import until
+from tests.servers import DEADLINE, until
 from tests.worker.conftest import Start
 from tests.worker.workers import box, over
 
@@ -195,27 +195,33 @@ def one(path):
         assert file.read() == "+-" * 12
 
 
-def test_global_concurrency_is_kept_by_several_workers(start: Start, hive: Hive) -> None:
+def test_neither_limit_is_passed_in_ten_thousand_jobs_of_three_workers(start: Start, hive: Hive) -> None:
+    """By a ledger that the attempts write themselves: a line as they begin, one as they end."""
     handlers = (
         HEAD
         + """
-@hive.handler(global_concurrency=2)
-def few(path):
-    mark = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.write(mark, b"+")
-    time.sleep(0.001)
-    os.write(mark, b"-")
-    os.close(mark)
+ledger = os.open("ledger", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+@hive.handler(max_concurrency=2, global_concurrency=3, result_ttl=0)
+def few(number):
+    worker = os.getppid()  # its zygote
+    os.write(ledger, b"1 %d %d\\n" % (worker, number))
+    time.sleep(0.001)  # or they would hardly ever meet, on so few cores
+    os.write(ledger, b"-1 %d %d\\n" % (worker, number))
 """
     )
-    first = start(handlers, "--concurrency", "3").ready()
-    start(None, "--concurrency", "3").ready()
-    path = f"/proc/{first.pid}/cwd/marks"
-    over(hive, *hive.queue("few").dispatch_many([path] * 400))
-    with open(path) as file:
-        marks = file.read()
-    running = list(itertools.accumulate(1 if mark == "+" else -1 for mark in marks))
-    assert (len(marks), max(running)) == (800, 2)
+    workers = [start(handlers, "--concurrency", "4"), *(start(None, "--concurrency", "4") for _ in "23")]
+    zygotes = [worker.ready().zygote().pid for worker in workers]
+    queue = hive.queue("few")
+    queue.dispatch_many(range(10_000))
+    until(lambda: queue.stats().succeeded == 10_000, "all have run", 3 * DEADLINE)
+    ledger = (workers[0].folder / "ledger").read_text()
+    lines = [tuple(map(int, line.split())) for line in ledger.splitlines()]
+    assert sorted(number for sign, _, number in lines if sign == 1) == list(range(10_000))
+    everywhere = list(itertools.accumulate(sign for sign, _, _ in lines))
+    assert (max(everywhere), everywhere[-1]) == (3, 0)
+    here = {one: [sign for sign, worker, _ in lines if worker == one] for one in zygotes}
+    assert max(max(itertools.accumulate(signs), default=0) for signs in here.values()) == 2
 
 
 def test_heavy_jobs_take_several_slots_and_too_heavy_ones_run_alone(start: Start, hive: Hive) -> None:
