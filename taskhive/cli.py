@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from taskhive import meter, units
+from taskhive import interrupts, meter, units
 from taskhive.errors import ConfigurationError, HandlerError, ServerError
 from taskhive.gauge import Gauge
 from taskhive.governor import Bounds
@@ -122,12 +122,13 @@ def run(
             name=name,
         )
         code = asyncio.run(_worker(options, log).run())
+        interrupts.silence()  # the loop gave back its own answer to signals
     except (ConfigurationError, HandlerError) as error:
         _fail(str(error), USAGE)
     except ServerError as error:
         _fail(str(error), REFUSED)
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(interrupts.INTERRUPTED)
     sys.exit(code)
 
 
@@ -137,7 +138,7 @@ def run(
 def status(url: str | None, as_json: bool) -> None:
     """Show workers, queues, and what handlers have cost."""
     try:
-        with Hive(url) as hive:
+        with interrupts.raised(), Hive(url) as hive:
             found = look(hive)
     except ConfigurationError as error:
         _fail(str(error), USAGE)
@@ -173,11 +174,10 @@ def demo() -> None:
     from taskhive import demo as demonstration
 
     try:
-        sys.exit(demonstration.show(Console()))
+        with interrupts.raised():
+            sys.exit(demonstration.show(Console()))
     except ServerError as error:
         _fail(str(error), REFUSED)
-    except KeyboardInterrupt:
-        sys.exit(130)
 
 
 def _concurrency(text: str) -> int | None:
