@@ -116,7 +116,7 @@ class PlayedZygote:
                     child.bequeath()
                 self._reports.lost(self)
 
-            self.universe.after(self.chances.soon(), tell, self.host)
+            self._reported.send(tell, self.host)  # behind what it has said: that is in the socket
 
     async def stop(self) -> None:
         self.is_alive = False
@@ -131,8 +131,5 @@ class PlayedZygote:
         self._orders.send(arrive)
 
     def _report(self, call: Callable[[], None]) -> None:
-        def arrive() -> None:
-            if self.is_alive:
-                call()
-
-        self._reported.send(arrive, self.host)
+        if self.is_alive:
+            self._reported.send(call, self.host)
