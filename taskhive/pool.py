@@ -25,7 +25,7 @@ from taskhive.link import Frames, Receiver
 from taskhive.logs import Log
 from taskhive.outcomes import Costs, Ended, Finished, Outcome, Raised
 from taskhive.sharing import Sharing
-from taskhive.slot import Attempt, Event, Slot, State
+from taskhive.slot import MARGIN, Attempt, Event, Slot, State
 from taskhive.spawner import Spawner
 from taskhive.wire import BadFrame, Kind
 
@@ -189,8 +189,13 @@ class Pool:
         missing = 0
         together: set[str] = set()
         kept: deque[Attempt] = deque()
+        trusted = self._clock.boottime() + MARGIN
+        lapsed: list[Attempt] = []
         while self.backlog:
             attempt = self.backlog.popleft()
+            if attempt.strict and attempt.trusted_until <= trusted:
+                lapsed.append(attempt)  # about to be given up: it must not look as if it had begun
+                continue
             if self._alone is not None or (attempt.alone and load):
                 kept.append(attempt)
                 break
@@ -215,6 +220,7 @@ class Pool:
                 load += attempt.options.weight
             parts.setdefault(slot, []).append(self._assign(slot, attempt))
         kept.extend(self.backlog)
+        kept.extend(lapsed)
         self.backlog = kept
         for slot, pieces in parts.items():
             data = b"".join(pieces)

@@ -13,6 +13,8 @@ from taskhive.parcels import Leased
 from taskhive.spawner import Spawner
 
 KEPT_LINES = 200
+MARGIN = 0.5
+"""How much earlier than the lease itself a lease stops being trusted."""
 
 
 class State(StrEnum):

@@ -31,15 +31,13 @@ from taskhive.outcomes import Ended, Outcome
 from taskhive.parcels import Settle
 from taskhive.pool import Pool
 from taskhive.regulator import INTERVAL, Regulator
-from taskhive.slot import Attempt, Slot
+from taskhive.slot import MARGIN, Attempt, Slot
 from taskhive.spawner import Spawner
 from taskhive.verdicts import verdict
 from taskhive.worker_options import WorkerOptions
 from taskhive.world import World
 
 TICK = 0.25
-MARGIN = 0.5
-"""How much earlier than the lease itself a lease stops being trusted."""
 LAST_WORD_WITHIN = 2.0
 TIDY_FOR = 5.0
 """How long it may take until all that a dead zygote left has fallen to us."""
@@ -83,6 +81,8 @@ class Supervisor:
         self._failure: BaseException | None = None
         self._signals: list[int] = []
         self._last_turn = self._clock.boottime()
+        self._pulsed = 0.0
+        """Until when the zygotes know our leases to be trusted."""
         self._slow_until = 0.0
         self._tidy_until = 0.0
         self._herald: Herald | None = None
@@ -313,6 +313,9 @@ class Supervisor:
         if late:
             # The answer took as long as the lease: it may be over before the first renewal is heard.
             self.ended([Ended(one, BlackBox("returned")) for one in late])
+        if min(one.trusted_until for one in attempts) < self._pulsed:
+            # The answer to a resent request: its leases are older than what the zygote was told of.
+            self._tell_trust(self._clock.boottime())
         self.pool.add([one for one in attempts if now < one.trusted_until])
         if self.is_draining:
             self.pool.drain()
@@ -457,9 +460,7 @@ class Supervisor:
             now = self._clock.boottime()
             self.pool.sync()
             self._check_trust(now)
-            until = self._trusted_until(now)
-            for spawner in self._spawners:
-                spawner.pulse(until)
+            self._tell_trust(now)
             if now < self._tidy_until:
                 self._world.tidy(self._all_spawners())
             self._let_go()
@@ -468,6 +469,11 @@ class Supervisor:
             if late > self.options.lease / 6:  # half a heartbeat
                 self.log.event("worker.slow", "warning", late=late)
                 self._slow_until = self._clock.monotonic() + self.options.lease / 3
+
+    def _tell_trust(self, now: float) -> None:
+        self._pulsed = self._trusted_until(now)
+        for spawner in self._spawners:
+            spawner.pulse(self._pulsed)
 
     def _trusted_until(self, now: float) -> float:
         """Until when the zygote may let children live without hearing of us."""
