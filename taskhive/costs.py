@@ -108,8 +108,8 @@ def read_costs(queue: str, flat: Any) -> HandlerCosts:
         for name, value in records.table(flat).items()
         if isinstance(value, bytes) and value.isdigit() and len(value) < 20
     }
-    wall_max = found.get("wall_max", 0) / 1e6
-    memory_max = found.get("memory_max", 0)
+    wall_max = found["wall_max"] / 1e6 if "wall_max" in found else None
+    memory_max = found.get("memory_max")
     walls = [found.get(f"w{n}", 0) for n in range(WALL_BUCKETS)]
     memories = [found.get(f"m{n}", 0) for n in range(MEMORY_BUCKETS)]
     wall_p50, wall_p95 = (_at(walls, share, LEAST_WALL, wall_max) for share in (0.5, 0.95))
@@ -122,15 +122,15 @@ def read_costs(queue: str, flat: Any) -> HandlerCosts:
         found.get("cpu", 0) / 1e6,
         wall_p50,
         wall_p95,
-        wall_max,
+        wall_max or 0.0,
         found.get("cpu_max", 0) / 1e6,
         None if memory_p50 is None else round(memory_p50),
         None if memory_p95 is None else round(memory_p95),
-        memory_max,
+        memory_max or 0,
     )
 
 
-def _at(buckets: list[int], share: float, least: float, most: float) -> float | None:
+def _at(buckets: list[int], share: float, least: float, most: float | None) -> float | None:
     """The value below which that share of all lies, in the middle of its bucket."""
     total = sum(buckets)
     if not total:
@@ -141,9 +141,7 @@ def _at(buckets: list[int], share: float, least: float, most: float) -> float | 
         last = n
         if seen >= share * total:
             break
-    if last == 0:
-        return min(least, most) if most else least
-    if last == len(buckets) - 1 and most:
-        return most
-    middle: float = least * GROWTH ** (last - 0.5)
-    return min(middle, most) if most else middle
+    middle: float = least * GROWTH ** (last - 0.5) if last else least
+    if most is None:
+        return middle
+    return most if last == len(buckets) - 1 else min(middle, most)

@@ -63,6 +63,17 @@ def test_percentiles_are_within_ten_per_cent(hive: Hive, spread: str) -> None:
             assert memory == pytest.approx(exact * 1e9 + (20 << 20), rel=0.1)
 
 
+def test_no_percentile_is_above_the_maximum(hive: Hive) -> None:
+    spent = Spent()
+    spent.add("done", 0.0, 0.0, 0)
+    spent.add("timeout", 2.0, 0.0, 0)
+    account(hive, spent)
+    found = costs(hive)
+    assert (found.memory_p50, found.memory_p95, found.memory_max) == (0, 0, 0)
+    assert found.wall_p95 is not None
+    assert 1.8 < found.wall_p95 <= found.wall_max == 2.0
+
+
 def test_a_resend_counts_once(hive: Hive) -> None:
     keys = hive._core.commands.keys("q")
     args = [b"call", b"n", b"5", b"wall_max", b"7"]
