@@ -43,10 +43,13 @@ class _RunByDefault(click.Group):
 @click.group(cls=_RunByDefault, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="taskhive", prog_name="taskhive")
 def main() -> None:
-    """A runner for CPU-bound Python jobs. `taskhive FILE...` runs a worker."""
+    """A runner for CPU-bound Python jobs: `taskhive handlers.py` runs a worker."""
 
 
-@main.command(context_settings={"auto_envvar_prefix": "TASKHIVE"})
+@main.command(
+    short_help="Run a worker on FILES; `taskhive FILES` does the same.",
+    context_settings={"auto_envvar_prefix": "TASKHIVE"},
+)
 @click.argument("files", nargs=-1)
 @click.option(
     "--url",
@@ -82,7 +85,13 @@ def main() -> None:
 @click.option("--lease", default=15.0, show_default=True, help="Seconds a job is ours without renewal.")
 @click.option("--reload", is_flag=True, help="Take up changes of the project's files.")
 @click.option("--name", default="", help="Name of this worker; else the host's.")
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Lines for people, or for programs.",
+)
 def run(
     files: tuple[str, ...],
     url: str | None,
@@ -168,7 +177,7 @@ def _worker(options: WorkerOptions, log: Log) -> Supervisor:
 
 @main.command()
 def demo() -> None:
-    """Show it all in under 20 seconds: progress, a kill, a crash, a retry."""
+    """Show progress, a kill, a crash and a retry, in under 20 seconds."""
     from rich.console import Console
 
     from taskhive import demo as demonstration
@@ -185,7 +194,9 @@ def _concurrency(text: str) -> int | None:
     if text == "auto":
         return None
     if not text.isdigit() or not 1 <= int(text) <= MOST:
-        raise ConfigurationError("--concurrency", f"{text!r} is no number", f"Give 1 to {MOST}, or auto")
+        raise ConfigurationError(
+            "--concurrency", f"{text!r} is no number of jobs", f"Give 1 to {MOST}, or auto"
+        )
     return int(text)
 
 

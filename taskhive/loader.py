@@ -19,6 +19,9 @@ from taskhive.handles import HiveBase
 from taskhive.hive import Hive
 from taskhive.units import LANE_SUFFIX
 
+CALLED = "taskhive.called"
+"""Serves an Executor, on a queue that the command line names."""
+
 
 class Loaded:
     """What the named files offer."""
@@ -53,6 +56,7 @@ class Loaded:
 def load(names: Sequence[str], queue: str | None = None) -> Loaded:
     """Import files and modules and collect their handlers."""
     loaded = Loaded()
+    uses_queue = False
     for name in names:
         module, attribute = _import(name)
         loaded.files.append(getattr(module, "__file__", None) or name)
@@ -61,10 +65,17 @@ def load(names: Sequence[str], queue: str | None = None) -> Loaded:
             loaded.take(hive)
         if not found:
             _take_bare(loaded, module, name, queue)
+        uses_queue = uses_queue or not found or module.__name__ == CALLED
     if not loaded.handlers:
         raise HandlerError(
             f"no handler in {', '.join(names)}: decorate a function with @hive.handler, or define "
             "handle(data, job)"
+        )
+    if queue is not None and not uses_queue:
+        # Left out of account, it would look as if this worker served that queue alone.
+        raise HandlerError(
+            f"--queue {queue}: it names the queue of a bare handle(data, job), and there is none. "
+            "Handlers of a Hive have queues of their own: leave it out"
         )
     return loaded
 
@@ -83,12 +94,18 @@ def _import(name: str) -> tuple[ModuleType, str]:
     except BaseException as error:  # the user's module may raise anything, SystemExit too
         if isinstance(error, KeyboardInterrupt):
             raise
+        if isinstance(error, ModuleNotFoundError) and f"{path}.".startswith(f"{error.name}."):
+            raise HandlerError(
+                f"there is no module {error.name}. Name a file of handlers (handlers.py), a module that "
+                "can be imported from here, or a command: see taskhive --help"
+            ) from error
         raise HandlerError(f"cannot import {name}:\n\n{_own_traceback(error)}") from error
 
 
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise HandlerError(f"there is no file {path}")
+        seen_from = "" if path.is_absolute() else f" in {Path.cwd()}"
+        raise HandlerError(f"there is no file {path}{seen_from}: name a file of handlers")
     path = path.resolve()
     # As `python file.py` would: its folder comes first, so that it finds its neighbours.
     if str(path.parent) not in sys.path:
@@ -102,7 +119,7 @@ def _import_file(path: Path) -> ModuleType:
         )
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise HandlerError(f"{path} is not a Python file")
+        raise HandlerError(f"{path} is not a Python file: name one that ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     try:
@@ -117,16 +134,19 @@ def _own_traceback(error: BaseException) -> str:
     """The traceback with the user's lines alone: what is ours or the importer's is no news."""
     told = traceback.TracebackException.from_exception(error)
     told.stack = traceback.StackSummary.from_list(
-        [frame for frame in told.stack if not _is_machinery(frame.filename)]
+        [frame for frame in told.stack if not _is_machinery(frame)]
     )
     return "".join(told.format()).rstrip()
 
 
-def _is_machinery(file: str) -> bool:
+def _is_machinery(frame: traceback.FrameSummary) -> bool:
+    file = frame.filename
     return (
         file.startswith("<frozen importlib")
         or file == importlib.__file__
         or Path(file).parent == Path(__file__).parent
+        # What dataclasses write for the options of a handler.
+        or (file == "<string>" and frame.name == "__init__")
     )
 
 
@@ -134,7 +154,9 @@ def _hives(module: ModuleType, attribute: str, name: str) -> list[HiveBase]:
     if attribute:
         hive = getattr(module, attribute, None)
         if not isinstance(hive, HiveBase):
-            raise HandlerError(f"{name}: {attribute} is not a Hive")
+            there = [key for key, value in vars(module).items() if isinstance(value, HiveBase)]
+            known = f"its hives are: {', '.join(there)}" if there else "it has none"
+            raise HandlerError(f"{name}: {attribute} is not a Hive; {known}")
         return [hive]
     return [value for value in vars(module).values() if isinstance(value, HiveBase)]
 
@@ -143,7 +165,10 @@ def _take_bare(loaded: Loaded, module: ModuleType, name: str, queue: str | None)
     """A module without a hive: `handle(data, job)` and, if it likes, `handle_failure`."""
     handle = getattr(module, "handle", None)
     if not callable(handle):
-        raise HandlerError(f"{name} has neither a Hive nor a function handle(data, job)")
+        raise HandlerError(
+            f"{name} has neither a Hive nor a function handle(data, job): write hive = Hive() and put "
+            "@hive.handler above a function"
+        )
     try:
         own_name = units.queue_name(queue or module.__name__.rpartition(".")[2])
     except ConfigurationError as error:

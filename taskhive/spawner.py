@@ -207,7 +207,10 @@ class Zygote:
         self._socket = None
         if not self._catalog.done():
             self._catalog.set_exception(
-                HandlerError("the process that imports the handlers died while importing them")
+                HandlerError(
+                    "the process that imports the handlers died while importing them. Import them by "
+                    "hand, with `python -X faulthandler`, to see where"
+                )
             )
         else:
             self._reports.lost(self)

@@ -151,7 +151,8 @@ class Supervisor:
                     await self._herald.leave()
         await self._world.close()
         self._world.tidy(())
-        self.log.event("worker.stopped")
+        if self.lines:  # or it never began, and an error follows that says why
+            self.log.event("worker.stopped")
 
     def _spawn(self, work: Any) -> asyncio.Task[Any]:
         task = asyncio.create_task(work)

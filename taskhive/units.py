@@ -26,9 +26,7 @@ def seconds(value: object, field: str, *, least: float = 0.0) -> float:
         )
     number = _float(value, field)
     if not (least <= number < LAST_MOMENT):
-        raise ConfigurationError(
-            field, f"{value!r} s is out of range", f"Give {least:g} seconds or more"
-        )
+        raise ConfigurationError(field, f"{value!r} s is out of range", f"Give {least:g} s or more")
     return number
 
 

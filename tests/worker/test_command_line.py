@@ -45,7 +45,9 @@ def taskhive(
         ("import nothing_of_this_name\n", [], "No module named 'nothing_of_this_name'"),
         ("def f(:\n", [], "SyntaxError"),
         ("raise SystemExit(4)\n", [], "SystemExit"),
-        ("x = 1\n", [], "neither a Hive nor a function handle"),
+        ("x = 1\n", [], "neither a Hive nor a function handle(data, job): write hive = Hive()"),
+        ("import os\nos.abort()\n", [], "died while importing them. Import them by hand"),
+        (WORK, ["--queue", "other"], "--queue other: it names the queue of a bare handle"),
         ("from taskhive import Hive\nhive = Hive()\n", [], "no handler in handlers.py"),
         (
             HEAD + "@hive.handler\ndef a(): ...\n@hive.handler(name='a')\ndef b(): ...\n",
@@ -62,9 +64,13 @@ def taskhive(
             [],
             "name different servers",
         ),
-        (WORK, ["--concurrency", "none"], "--concurrency"),
-        (WORK, ["--concurrency", "0"], "--concurrency"),
-        (WORK, ["--lease", "0.1"], "--lease"),
+        (HEAD + "@hive.handler(weight=0)\ndef a(): ...\n", [], "Give a number above 0"),
+        (HEAD + "@hive.handler(memory='2 apples')\ndef a(): ...\n", [], 'a string such as "2GiB"'),
+        (WORK, ["--concurrency", "none"], "--concurrency: 'none' is no number of jobs. Give 1 to 1024"),
+        (WORK, ["--concurrency", "0"], "--concurrency: '0' is no number of jobs. Give 1 to 1024"),
+        (WORK, ["--min", "5", "--max", "2"], "--min: 5 is above --max 2. Make it the smaller one"),
+        (WORK, ["--memory", "2 apples"], "--memory: '2 apples' is not a size. Give bytes"),
+        (WORK, ["--lease", "0.1"], "--lease: 0.1 s is out of range. Give 1 s or more"),
         (WORK, ["--grace", "-1"], "--grace"),
         (WORK, ["--log-format", "xml"], "--log-format"),
         (WORK, ["--colour"], "No such option"),
@@ -79,15 +85,36 @@ def test_what_cannot_be_served_is_refused_in_words_and_nothing_is_taken(
     answer = taskhive(tmp_path, "handlers.py", *words, url=valkey.url, prefix=prefix)
     assert answer.returncode == 2, answer.stderr
     assert said in answer.stderr
-    # The user's own traceback begins with the user's own file.
+    # The user's own traceback begins with the user's own file, and holds nobody else's lines.
     assert "taskhive/" not in answer.stderr.replace("from taskhive", "")
+    assert "<string>" not in answer.stderr
+    # Nothing began, so nothing is said to have ended.
+    assert "worker." not in answer.stderr
     assert [str(job.state()) for job in jobs] == ["ready", "ready"]
 
 
-def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
-    answer = taskhive(tmp_path, "no_such.py")
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("no_such.py", "there is no file no_such.py in {folder}: name a file of handlers"),
+        ("/no_such.py", "there is no file /no_such.py: name a file of handlers"),
+        ("statu", "there is no module statu. Name a file of handlers"),
+        ("handlers.missing", "there is no module handlers.missing. Name a file"),
+        ("no.such", "there is no module no. Name a file"),
+        ("notes.txt:hive", "there is no module notes. Name a file"),
+        ("./notes.txt", "notes.txt is not a Python file: name one that ends in .py"),
+        ("handlers:nope", "handlers:nope: nope is not a Hive; its hives are: hive"),
+    ],
+)
+def test_what_is_not_there_is_said_to_be_missing_with_what_to_name_instead(
+    tmp_path: Path, word: str, said: str
+) -> None:
+    (tmp_path / "handlers.py").write_text(WORK)
+    (tmp_path / "notes.txt").write_text("")
+    answer = taskhive(tmp_path, word)
     assert answer.returncode == 2
-    assert "there is no file no_such.py" in answer.stderr
+    assert said.format(folder=tmp_path) in answer.stderr
+    assert "Traceback" not in answer.stderr
 
 
 def test_a_server_that_refuses_ends_the_worker_with_its_own_code(
@@ -115,6 +142,9 @@ def test_the_help_names_every_option_of_run(tmp_path: Path) -> None:
     ):
         assert option in text
     assert max(map(len, text.splitlines())) <= 80
+    commands = taskhive(tmp_path, "--help").stdout.partition("Commands:")[2]
+    assert all(word in commands for word in ("demo", "run", "status"))
+    assert "..." not in commands  # each is told in one line, to its end
     assert taskhive(tmp_path, "--version").stdout.startswith("taskhive, version ")
 
 
