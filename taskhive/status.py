@@ -48,6 +48,7 @@ def text(status: Status) -> str:
     return "".join(f"{clean(line).rstrip()}\n" for line in "\n".join(parts).splitlines())
 
 
+WIDTH = 80
 _STATS = ("ready", "delayed", "blocked", "active", "dead", "succeeded", "failed")
 _COSTS = ["handler", "attempts", "wall p50", "p95", "max", "CPU s", "memory p95", "max"]
 
@@ -81,6 +82,8 @@ def _cost(one: HandlerCosts) -> list[str]:
 def _seconds(value: float | None) -> str:
     if value is None:
         return "-"
+    if value < 0.001:
+        return "<1 ms"
     return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
 
 
@@ -90,10 +93,15 @@ def _size(value: int | None) -> str:
 
 def _table(head: list[str], rows: Iterable[list[str]]) -> str:
     lines = [head, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    rest = [max(len(line[column]) for line in lines) for column in range(1, len(head))]
+    room = max(len(head[0]), WIDTH - sum(width + 2 for width in rest))
+    first = max(len(line[0]) for line in lines if len(line[0]) <= room)
     shown = []
-    for line in lines:
-        first, *rest = zip(line, widths, strict=True)
-        cells = [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in rest)]
-        shown.append("  ".join(cells))
+    for name, *cells in lines:
+        if len(name) > first:
+            # A name is not cut: somebody may want to type it. It has a line of its own.
+            shown.append(name)
+            name = ""
+        padded = [cell.rjust(width) for cell, width in zip(cells, rest, strict=True)]
+        shown.append("  ".join([name.ljust(first), *padded]))
     return "\n".join(shown) + "\n"

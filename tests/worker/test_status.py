@@ -8,6 +8,9 @@ import subprocess
 import sys
 
 from taskhive import Hive
+from taskhive.costs import HandlerCosts
+from taskhive.jobs import QueueStats
+from taskhive.status import Status, text
 from tests.servers import Server, until
 from tests.worker.conftest import Start
 from tests.worker.workers import ROOT, over
@@ -26,6 +29,22 @@ def work(n):
 def wait(path):
     while not os.path.exists(path): time.sleep(0.01)
 """
+
+
+def test_long_names_and_short_attempts_are_shown_in_eighty_columns() -> None:
+    long = "reports.of.the.whole.company.by.month.and.department"
+    n = 1_234_567
+    queues = [
+        QueueStats(name, n, n, n, n, n, n, n, n, n, n, None, True, None, 0, 0, 0, 0)
+        for name in ("short", long)
+    ]
+    costs = [
+        HandlerCosts(name, 9, wall_p50=0.0002, wall_p95=0.5, wall_max=1.5) for name in ("short", long)
+    ]
+    lines = text(Status([], queues, costs)).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines.count(long) == 2
+    assert "short           9     <1 ms  500 ms  1.5 s    0.0           -  0 MiB" in lines
 
 
 def test_workers_queues_and_costs_are_seen_from_outside(
