@@ -2,11 +2,13 @@
 
 A message names ids whose runs have ended. It is only a hint: what becomes known comes from the records,
 read in bulk. A watch is entered first and its record read afterwards, behind the confirmed subscription,
-so that an end is either in the record or in a message that is still to come.
+so that an end is either in the record or in a message that is still to come. A watch that is entered
+before its job is even sent needs no such reading: its end is in a message, if none was missed meanwhile.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +28,10 @@ class Watch:
     deliver: Callable[[Watch, Fetched | Exception], None]
     key: Any = None
     """Whatever the waiter wants to find again."""
+    unsent: bool = False
+    """There may be no record of it yet, which would be taken for one that is gone."""
+    missed: bool = False
+    """Messages may have been missed while it was unsent."""
 
 
 class Board:
@@ -47,8 +53,19 @@ class Board:
         """Enter watches; their records are due as soon as their channel is listened to."""
         for one in watches:
             self._watches.setdefault(one.queue, {}).setdefault(one.id, []).append(one)
-            if one.queue in self._confirmed:
+            if one.queue in self._confirmed and not one.unsent:
                 self._due.setdefault(one.queue, set()).add(one.id)
+
+    def sent(self, watches: Iterable[Watch]) -> None:
+        """These were unsent when they were entered, and are there now."""
+        for one in watches:
+            one.unsent = False
+            if one.missed:
+                self._due.setdefault(one.queue, set()).add(one.id)
+
+    def has_work(self) -> bool:
+        """Whether something is to be read or subscribed to."""
+        return bool(self._due) or not self._asked.issuperset(self._watches)
 
     def forget(self, watches: Iterable[Watch]) -> None:
         """Drop watches, also ones that were told already."""
@@ -100,12 +117,20 @@ class Board:
         ids = self._watches.get(queue, {})
         if kind == b"subscribe":
             self._confirmed.add(queue)
-            self._due.setdefault(queue, set()).update(ids)
+            self._all_due(queue)
         elif kind == b"message" and isinstance(body, bytes):
             told = body.decode(errors="replace").split(" ")
-            hits = set(ids) if told == ["*"] else {one for one in told if one in ids}
-            if hits:
+            if told == ["*"]:
+                self._all_due(queue)
+            elif hits := {one for one in told if one in ids}:
                 self._due.setdefault(queue, set()).update(hits)
+
+    def _all_due(self, queue: str) -> None:
+        for one in itertools.chain.from_iterable(self._watches.get(queue, {}).values()):
+            if one.unsent:
+                one.missed = True
+            else:
+                self._due.setdefault(queue, set()).add(one.id)
 
     # The records
 

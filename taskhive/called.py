@@ -38,15 +38,20 @@ _initialized: set[bytes] = set()
 
 def run_calls(
     function: bytes,
-    rows: list[tuple[Any, ...]],
+    args: tuple[Any, ...],
     kwargs: dict[str, Any],
     initializer: bytes | None = None,
-) -> list[Any]:
-    """Call a function with each row of arguments; the results. The first exception ends it."""
+    is_chunk: bool = False,
+) -> Any:
+    """Call a function; its result.
+
+    For a chunk of a `map` the arguments are columns: the first of each call, the second of each, and so
+    on, since a few long tuples are read and written faster than many short ones.
+    """
     if initializer is not None:
         _initialize(initializer)
     run = _function(function)
-    return [run(*row, **kwargs) for row in rows]
+    return list(map(run, *args)) if is_chunk else run(*args, **kwargs)
 
 
 def _function(data: bytes) -> Callable[..., Any]:

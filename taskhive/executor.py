@@ -34,15 +34,16 @@ T = TypeVar("T")
 
 _BUFFERED = 2000
 """How many chunks of a `map` are under way at once."""
+_FIRST, _GROWTH = 32, 4
+"""How many of them are sent first, and how many times more with each time after that."""
 
 
 class CallFuture(concurrent.futures.Future[T]):
     """The future of one call."""
 
-    def __init__(self, executor: Executor, job_id: str, is_single: bool) -> None:
+    def __init__(self, executor: Executor, job_id: str) -> None:
         super().__init__()
         self._executor = executor
-        self._is_single = is_single
         self._is_sent = False
         self.job_id = job_id
 
@@ -105,19 +106,21 @@ class Executor(concurrent.futures.Executor):
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> CallFuture[T]:
         """Have a call made; its future."""
-        return self._submit(fn, [[args]], kwargs, True)[0]
+        return self._submit(fn, [(args, kwargs, self._initializer)])[0]
 
-    def _submit(
-        self, fn: Any, chunks: list[list[Any]], kwargs: dict[str, Any], is_single: bool = False
-    ) -> list[CallFuture[Any]]:
-        """A job for each chunk of rows of arguments; they are sent together."""
+    def _submit(self, fn: Any, calls: list[tuple[Any, ...]]) -> list[CallFuture[Any]]:
+        """A job for each; they are sent together."""
         futures: list[CallFuture[Any]] = []
         items = []
-        for job_id, rows in zip(new_ids(len(chunks)), chunks, strict=True):
-            future: CallFuture[Any] = CallFuture(self, job_id, is_single)
+        function = b""
+        for job_id, words in zip(new_ids(len(calls)), calls, strict=True):
+            future: CallFuture[Any] = CallFuture(self, job_id)
             futures.append(future)
             try:
-                items.append(Item(job_id, self._payload(fn, job_id, rows, kwargs), b""))
+                function = function or self._pickled(fn)
+                call = (function, *words)
+                data = pickles.encode_call(self._ring, self._queue, job_id, call, {}, MAX_CALL)
+                items.append(Item(job_id, data, b""))
             except TaskHiveError as error:  # as a pool of processes has it: the future tells
                 future.set_exception(error)
         with self._lock:
@@ -131,10 +134,6 @@ class Executor(concurrent.futures.Executor):
         for future in futures:
             future.add_done_callback(self._living.discard)
         return futures
-
-    def _payload(self, fn: Any, job_id: str, rows: list[Any], kwargs: dict[str, Any]) -> bytes:
-        words = (self._pickled(fn), rows, kwargs, self._initializer)
-        return pickles.encode_call(self._ring, self._queue, job_id, words, {}, MAX_CALL)
 
     def _pickled(self, fn: Callable[..., Any]) -> bytes:
         """The function by value; once for any number of calls, unless what it closes over may change."""
@@ -159,15 +158,27 @@ class Executor(concurrent.futures.Executor):
         units.whole(chunksize, "chunksize", least=1)
         units.whole(buffersize, "buffersize", least=1)
         deadline = None if timeout is None else time.monotonic() + units.seconds(timeout, "timeout")
-        rows = zip(*iterables, strict=False)
-        chunks: Iterator[Any] = iter(lambda: list(itertools.islice(rows, chunksize)), [])
-        flying = deque(self._submit(fn, list(itertools.islice(chunks, buffersize)), {}))
-        return self._results(fn, chunks, flying, deadline, buffersize)
+        calls: Iterator[tuple[Any, ...]] = (
+            (columns, {}, self._initializer, True) for columns in _chunks(iterables, chunksize)
+        )
+        flying: deque[CallFuture[Any]] = deque()
+        self._top_up(fn, calls, flying, buffersize)
+        return self._results(fn, calls, flying, deadline, buffersize)
+
+    def _top_up(
+        self, fn: Any, calls: Iterator[tuple[Any, ...]], flying: deque[CallFuture[Any]], most: int
+    ) -> None:
+        """Have as many under way as may be; few first: workers begin while the others are made."""
+        size = _FIRST
+        while some := list(itertools.islice(calls, min(size, most - len(flying)))):
+            flying.extend(self._submit(fn, some))
+            size *= _GROWTH
+            time.sleep(0)  # the thread that sends would wait for the interpreter until all are made
 
     def _results(
         self,
         fn: Any,
-        chunks: Iterator[Any],
+        calls: Iterator[tuple[Any, ...]],
         flying: deque[CallFuture[Any]],
         deadline: float | None,
         buffersize: int,
@@ -177,9 +188,8 @@ class Executor(concurrent.futures.Executor):
                 left = None if deadline is None else deadline - time.monotonic()
                 results = flying[0].result(left)
                 flying.popleft()
-                if len(flying) <= buffersize // 2:  # by the half: they are sent together
-                    more = list(itertools.islice(chunks, buffersize - len(flying)))
-                    flying.extend(self._submit(fn, more, {}))
+                if len(flying) <= buffersize // 2:  # by the half: many are sent together
+                    self._top_up(fn, calls, flying, buffersize)
                 yield from results
         finally:
             for future in flying:
@@ -209,22 +219,20 @@ class Executor(concurrent.futures.Executor):
                 return
             for item in items:
                 self._pending[item.id]._is_sent = True
+            watches = [Watch(self._queue, item.id, None, self._ended, unsent=True) for item in items]
+            self._listener.watch(watches)
+            there = 0
             try:
-                answers = self._hive._run(self._hive._core.commands.dispatch(self._queue, items))
+                there = len(self._hive._run(self._hive._core.commands.dispatch(self._queue, items)))
             except PartialDispatch as error:  # large ones go in several trips
-                answers = error.jobs
+                there = len(error.jobs)
                 for index, problem in error.errors.items():
                     self._settle(items[index].id, problem)
             except TaskHiveError as error:
                 for item in items:
                     self._settle(item.id, error)
-                return
-        self._listener.watch(
-            [
-                Watch(self._queue, item.id, answer.generation, self._ended)
-                for item, answer in zip(items, answers, strict=False)
-            ]
-        )
+        self._listener.forget(watches[there:])
+        self._listener.sent(watches[:there])
 
     # Results, in the listener's thread
 
@@ -245,7 +253,7 @@ class Executor(concurrent.futures.Executor):
             except Exception as error:  # noqa: BLE001 -- whatever the call raised
                 future.set_exception(error)
             else:
-                future.set_result(value[0] if future._is_single else value)
+                future.set_result(value)
 
     def _keys(self) -> KeyRing:
         return self._ring
@@ -289,7 +297,9 @@ class Executor(concurrent.futures.Executor):
         if self._local is not None:  # nobody else's calls are in its queue
             self._hive.queue(self._queue).purge("ready")
         for future in list(self._living):
-            if not future._is_sent:
+            with self._sending:  # what is on its way is there afterwards
+                is_sent = future._is_sent
+            if not is_sent:
                 self._cancel(future)
                 continue
             job = self._hive.job(self._queue, future.job_id)
@@ -315,3 +325,15 @@ class Executor(concurrent.futures.Executor):
 def _cancelled(future: CallFuture[Any]) -> None:
     concurrent.futures.Future.cancel(future)
     future.set_running_or_notify_cancel()  # tells who waits in concurrent.futures.wait
+
+
+def _chunks(iterables: tuple[Iterable[Any], ...], size: int) -> Iterator[tuple[tuple[Any, ...], ...]]:
+    """The arguments of so many calls at a time, as columns."""
+    if len(iterables) == 1:
+        inputs = iter(iterables[0])
+        while column := tuple(itertools.islice(inputs, size)):
+            yield (column,)
+        return
+    rows = zip(*iterables, strict=False)  # one may be there twice, and is shared then
+    while chunk := tuple(itertools.islice(rows, size)):
+        yield tuple(zip(*chunk, strict=True))

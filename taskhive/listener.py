@@ -53,7 +53,17 @@ class Listener:
         """Deliver the end of each, now or when it comes."""
         with self._lock:
             self._board.watch(watches)
-        self._wake()
+            wakes = self._board.has_work()
+        if wakes:
+            self._wake()
+
+    def sent(self, watches: Sequence[Watch]) -> None:
+        """The jobs of watches that were entered unsent are there now."""
+        with self._lock:
+            self._board.sent(watches)
+            wakes = self._board.has_work()
+        if wakes:
+            self._wake()
 
     def forget(self, watches: Sequence[Watch]) -> None:
         """Nobody waits for these any more."""

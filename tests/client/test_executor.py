@@ -83,6 +83,8 @@ def test_a_bad_call_harms_no_other(pool: Executor) -> None:
 def test_map_keeps_the_order_in_chunks_of_any_size(pool: Executor) -> None:
     assert list(pool.map(pow, range(100), itertools.repeat(2))) == [n * n for n in range(100)]
     assert list(pool.map(abs, range(-50, 0), chunksize=7)) == list(range(50, 0, -1))
+    twice = iter(range(20))  # the same input in two places gives pairs
+    assert list(pool.map(pow, twice, twice, chunksize=3)) == [n ** (n + 1) for n in range(0, 20, 2)]
     assert list(pool.map(abs, [])) == []
     with pytest.raises(OwnError):
         list(pool.map(fail, [1, 2]))
@@ -118,6 +120,17 @@ def test_map_takes_of_an_endless_input_what_it_needs(pool: Executor) -> None:
     assert list(itertools.islice(results, 25)) == list(range(25))
     assert len(taken) < 100
     results.close()  # type: ignore[attr-defined]
+
+
+def test_no_result_is_missed_when_the_connection_that_hears_of_ends_breaks(
+    pool: Executor, place: Server
+) -> None:
+    results = pool.map(abs, range(-3000, 0), chunksize=2, buffersize=100)
+    with place.client() as client:
+        for wanted in range(3000, 0, -1):
+            assert next(results) == wanted
+            if wanted % 500 == 0:
+                client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
 
 
 def test_map_gives_up_after_its_time(pool: Executor) -> None:

@@ -83,6 +83,22 @@ def test_a_call_a_result_and_an_exception_come_back_as_they_were(ring: KeyRing) 
     assert repr(pickles.decode_exception(ring, *PLACE, text)) == "KeyError((1, 2))"
 
 
+class Local:
+    """A class of a script, as it were."""
+
+
+def test_data_is_pickled_plainly_and_what_a_plain_pickle_would_only_name_goes_by_value() -> None:
+    Local.__module__ = "__main__"
+    for data in (None, [1, 2.5, "a", b"b", True], {"a": ({1}, frozenset({2}))}, bytearray(b"c")):
+        made = pickles.dumps(data, "it")
+        assert made == pickle.dumps(data, pickle.HIGHEST_PROTOCOL)
+        assert pickles.loads(made, "it") == data
+    for value in ([lambda: 1], {"deep": [(Local,)]}, Local()):
+        made = pickles.dumps(value, "it")
+        assert b"cloudpickle" in made
+        assert type(pickles.loads(made, "it")) is type(value) or isinstance(value, Local)
+
+
 def test_every_flipped_bit_is_noticed_and_nothing_is_parsed(ring: KeyRing, parsed: list[bytes]) -> None:
     sealed = pickles.encode_call(ring, *PLACE, ("a" * 200,), {}, 1 << 20)
     rng = random.Random(1)
