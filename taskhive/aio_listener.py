@@ -29,6 +29,8 @@ class AsyncListener:
         self._board = Board(lambda queue: commands.keys(queue).done.encode())
         self._woken = asyncio.Event()
         self._rng = random.Random()
+        self._tries = 0
+        """Connections in a row on which nothing was heard."""
         self._task: asyncio.Task[None] | None = None
 
     def watch(self, watches: Sequence[Watch]) -> None:
@@ -51,18 +53,18 @@ class AsyncListener:
             self._task = None
 
     async def _run(self) -> None:
-        tries = 0
         while True:
             try:
                 await self._listen()
             except (RedisError, OSError, RedisUnavailable):
-                tries += 1
+                self._tries += 1
             except Exception as error:  # noqa: BLE001 -- refused, or a bug: nobody waits in vain
-                tries += 1
+                self._tries += 1
                 for watch in self._board.all():
                     watch.deliver(watch, error)
             self._board.lost()
-            await asyncio.sleep(self._rng.uniform(0.05, min(_LONGEST_PAUSE, 0.1 * 2 ** min(tries, 6))))
+            longest = min(_LONGEST_PAUSE, 0.1 * 2 ** min(self._tries, 6))
+            await asyncio.sleep(self._rng.uniform(0.05, longest))
 
     async def _listen(self) -> None:
         while not len(self._board):
@@ -95,6 +97,7 @@ class AsyncListener:
         try:
             while True:
                 self._board.heard(await connection.read_response(disable_decoding=True))
+                self._tries = 0
                 self._woken.set()
         finally:
             self._woken.set()

@@ -41,6 +41,8 @@ class Listener:
         self._stopped = False
         self._ended = False
         self._rng = random.Random()
+        self._tries = 0
+        """Connections in a row on which nothing was heard."""
         self._thread = threading.Thread(target=self._run, name="taskhive-listener", daemon=True)
 
     def start(self) -> None:
@@ -88,21 +90,20 @@ class Listener:
     # The thread
 
     def _run(self) -> None:
-        tries = 0
         try:
             while not self._stopped:
                 try:
                     self._listen()
-                    tries = 0
                 except (RedisError, OSError, RedisUnavailable):
-                    tries += 1
+                    self._tries += 1
                 except Exception as error:  # noqa: BLE001 -- refused, or a bug: nobody waits in vain
-                    tries += 1
+                    self._tries += 1
                     self._fail(error)
                 with self._lock:
                     self._board.lost()
-                if not self._stopped and tries:
-                    time.sleep(self._rng.uniform(0.05, min(_LONGEST_PAUSE, 0.1 * 2 ** min(tries, 6))))
+                if not self._stopped:
+                    longest = min(_LONGEST_PAUSE, 0.1 * 2 ** min(self._tries, 6))
+                    time.sleep(self._rng.uniform(0.05, longest))
         finally:
             with self._lock:
                 self._ended = True
@@ -149,6 +150,7 @@ class Listener:
             while connection.can_read(timeout=0):
                 message = connection.read_response(disable_decoding=True)
                 last, asked = time.monotonic(), False
+                self._tries = 0
                 with self._lock:
                     self._board.heard(message)
             with self._lock:
