@@ -349,7 +349,7 @@ class AsyncLease(LeaseBase[AsyncHive]):
 
     async def ack(self, result: Any = None) -> None:
         """End the job with a result."""
-        await self._settle(self._core.acked(self._job, result))
+        await self._settle(self._core.acked(self.queue, self._job, result))
 
     async def fail(self, why: Any, *, permanent: bool = False) -> None:
         """End the attempt: the job comes again after a while, or is given up."""

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from taskhive import called, codec, exceptions, pickles, secret
+from taskhive import called, codec, exceptions, payloads, pickles, secret
 from taskhive.context import CurrentJob, Failure
 from taskhive.handlers import Handler
 from taskhive.records import read_error, read_json
 from taskhive.retries import Counts
 from taskhive.signing import KeyRing
-from taskhive.units import LANE_SUFFIX
 
 AnyHandler = Handler[Any, Any, Any]
 
@@ -24,13 +23,11 @@ def decode(
     handler: AnyHandler, job_id: str, payload: bytes, extra: dict[str, Any] | None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of an attempt; BadPayload for what its handler does not take."""
-    queue = handler.name
-    if extra is not None and "failure" in extra:
-        # A failure job has the arguments of the job that failed, as they were signed for that one.
-        queue, job_id = queue.removesuffix(LANE_SUFFIX), str(extra["failure"]["job_id"])
+    failed = extra["failure"]["job_id"] if extra is not None and "failure" in extra else None
+    place = payloads.signed_for(handler.name, job_id, failed)
     if handler.options_given.codec == "pickle":
-        return pickles.decode_call(_ring(handler), queue, job_id, payload)
-    return codec.decode_call(payload)
+        return pickles.decode_call(_ring(handler), *place, payload)
+    return payloads.decode_call(handler._hive._core.ring(), *place, payload)
 
 
 def given(
@@ -66,7 +63,8 @@ def encode(handler: AnyHandler, job_id: str, result: Any, limit: int) -> bytes:
     limit = max(limit, handler.max_result)
     if handler.options_given.codec == "pickle":
         return pickles.encode_result(_ring(handler), handler.name, job_id, result, limit)
-    return codec.encode_result(result, limit=limit)
+    data = codec.encode_result(result, limit=limit)
+    return payloads.sealed(handler._hive._core.ring(), "result", handler.name, job_id, data)
 
 
 def encode_exception(

@@ -4,6 +4,7 @@
     k  a JSON array of two: positional arguments, keyword arguments
     r  the bytes themselves: one positional argument, or a result
     p  a signed pickle, which is not opened here: see `signing`
+    s  one of the first three, signed: read here as it stands, verified by `payloads`
 
 What JSON would change silently is refused (NaN, keys that are not strings, lone surrogates); tuples
 travel as arrays. Decoding is for hostile bytes: duplicate keys, constants, depth and digits are checked.
@@ -16,13 +17,17 @@ import json.encoder
 from collections.abc import Callable
 from typing import Any
 
-from taskhive.errors import ConfigurationError, NotEncodable, PayloadError, PayloadTooLarge
+from taskhive.errors import BadPayload as BadPayload
+from taskhive.errors import ConfigurationError, NotEncodable, PayloadTooLarge
 
 MAX_DEPTH = 100
 MAX_DIGITS = 1000
 MAX_PAYLOAD = 1024 * 1024
 MAX_RESULT = 1024 * 1024
 CODECS = ("json", "raw", "pickle")
+SIGNED = b"s"
+ENVELOPE = 50
+"""Bytes of a signature before what is signed."""
 
 _BIG = 10**MAX_DIGITS
 _INFINITE = (float("inf"), float("-inf"))
@@ -47,10 +52,6 @@ def _encoder() -> Callable[[Any], str]:
 
 
 _encode = _encoder()
-
-
-class BadPayload(PayloadError):
-    """Bytes that are no payload of ours: corrupted, forged, or of an unknown codec."""
 
 
 class Sealed(BadPayload):
@@ -103,7 +104,7 @@ def encode_result(value: Any, *, limit: int = MAX_RESULT) -> bytes:
 
 def decode_call(data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments from a payload; BadPayload for anything that encode_call would not write."""
-    kind, body = data[:1], data[1:]
+    kind, body = _parts(data)
     if kind == b"r":
         return (body,), {}
     if kind not in (b"j", b"k"):
@@ -122,7 +123,7 @@ def decode_call(data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def decode_result(data: bytes) -> Any:
     """A result from its stored form."""
-    kind, body = data[:1], data[1:]
+    kind, body = _parts(data)
     if kind == b"r":
         return body
     if kind != b"j":
@@ -130,6 +131,11 @@ def decode_result(data: bytes) -> Any:
             raise Sealed("a result that is a signed pickle")
         raise BadPayload(f"unknown codec {kind!r} in a result")
     return _parse(body)
+
+
+def _parts(data: bytes) -> tuple[bytes, bytes]:
+    at = ENVELOPE if data[:1] == SIGNED else 0
+    return data[at : at + 1], data[at + 1 :]
 
 
 def _json(value: Any, path: str | tuple[str, str]) -> bytes:

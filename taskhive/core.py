@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from taskhive import codec, embedded, pickles, relay, units
+from taskhive import codec, embedded, payloads, pickles, relay, units
 from taskhive import secret as secrets
 from taskhive.address import EMBEDDED, Address, Routing, Target, read_url
 from taskhive.commands import Commands
@@ -31,7 +32,7 @@ from taskhive.parcels import Answer, Item, Leased, Settle
 from taskhive.records import encode_error, text
 from taskhive.retries import Again, FailureKind, Limits, decide
 from taskhive.session import Session
-from taskhive.signing import KeyRing
+from taskhive.signing import KeyRing, is_sealed
 
 DEFAULT_PREFIX = "th"
 DEFAULT_VISIBILITY = 30.0
@@ -87,6 +88,8 @@ class Core:
         self.max_payload = units.size(max_payload, "max_payload")
         self.max_result = units.size(max_result, "max_result")
         self._secret = secrets.given(secret)
+        self._found: KeyRing | None = None
+        self._found_at = 0
         self.exceptions: dict[str, type[Exception]] = {}
         """Classes that this program has registered, by the name a record gives them."""
 
@@ -127,9 +130,12 @@ class Core:
 
     def ring(self) -> KeyRing | None:
         """The keys of this program, if it has any: what it was given, or what its surroundings hold."""
-        if self._secret is None:
-            self._secret = secrets.find(os.environ, self._embedded_home)
-        return self._secret
+        if self._secret is not None:
+            return self._secret
+        if self._found_at != secrets.changes:
+            self._found = secrets.find(os.environ, self._embedded_home)
+            self._found_at = secrets.changes
+        return self._found
 
     def _embedded_home(self) -> Path | None:
         return self.directory() if self.target.routing is Routing.EMBEDDED else None
@@ -147,14 +153,18 @@ class Core:
     ) -> Item:
         """One job ready to be sent, or the error that says what is wrong with it."""
         if options is PLAIN and self.id_factory is None:
-            return Item(new_id(), codec.encode_call(args, kwargs, limit=self.max_payload), b"")
+            job_id, payload = new_id(), codec.encode_call(args, kwargs, limit=self.max_payload)
+            if (ring := self.ring()) is not None:
+                payload = payloads.sealed(ring, "call", queue, job_id, payload)
+            return Item(job_id, payload, b"")
         kind = "json" if options.codec is UNSET else options.codec
         job_id, request = self._identity(options, args, kwargs)
+        ring, limit, due = self.ring(), self.max_payload, _due(options)
         if kind == "pickle":
-            ring, limit = secrets.need(self.ring()), self.max_payload
-            payload = pickles.encode_call(ring, queue, job_id, args, kwargs, limit)
+            payload = pickles.encode_call(secrets.need(ring), queue, job_id, args, kwargs, limit, due)
         else:
-            payload = codec.encode_call(args, kwargs, codec=kind, limit=self.max_payload)
+            data = codec.encode_call(args, kwargs, codec=kind, limit=limit)
+            payload = payloads.sealed(ring, "call", queue, job_id, data, due)
         return Item(job_id, payload, spec(options, request).encode())
 
     def _identity(
@@ -217,9 +227,32 @@ class Core:
 
     # Leases by hand
 
-    def acked(self, job: Leased, result: Any) -> Settle:
+    def opened(self, queue: str, job: Leased) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a job that was leased by hand."""
+        failed = job.fields.get(b"i")
+        place = payloads.signed_for(queue, job.id, None if failed is None else text(failed))
+        return payloads.decode_call(self.ring(), *place, job.payload)
+
+    def lease(self, queue: str, lease_ms: int, wait: float | None) -> Flow[Leased | None]:
+        """A job whose arguments can be read here; others are given up on the way."""
+        while True:
+            job = yield from self.commands.lease(queue, lease_ms, wait)
+            if job is None or is_sealed(job.payload) or not payloads.are_signed(self.ring()):
+                return job
+            try:
+                self.opened(queue, job)
+                return job
+            except codec.BadPayload as error:
+                body = encode_error(type(error).__name__, str(error))
+                refusal = Settle(job.id, job.token, "fail", "permanent", body=body)
+                yield from self.commands.settle(queue, refusal)
+
+    def acked(self, queue: str, job: Leased, result: Any) -> Settle:
         """A successful end."""
-        body = b"" if result is None else codec.encode_result(result, limit=self.max_result)
+        ring, body = self.ring(), b""
+        if result is not None or payloads.are_signed(ring):
+            body = codec.encode_result(result, limit=self.max_result)
+            body = payloads.sealed(ring, "result", queue, job.id, body)
         return Settle(job.id, job.token, "done", body=body)
 
     def failed(self, job: Leased, why: Any, permanent: bool, rng: Any) -> Settle:
@@ -244,6 +277,15 @@ def limits(job: Leased) -> Limits:
     known = set(Limits.__dataclass_fields__)
     chosen = {name: value for name, value in read_stored(text(stored)).items() if name in known}
     return Limits(**chosen)
+
+
+def _due(options: JobOptions) -> float:
+    """When a job may run at the earliest, if it was said; its signature is not old before that."""
+    at: Any = options.run_at
+    delay: Any = options.delay
+    if at is not UNSET:
+        return float(at)
+    return 0.0 if delay is UNSET else time.time() + delay
 
 
 def listed_state(value: Any) -> JobState:

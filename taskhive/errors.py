@@ -4,7 +4,9 @@
     ├── ConfigurationError      an option, id, name, URL or time is wrong (also a ValueError)
     ├── PayloadError            arguments or a result that cannot travel
     │   ├── NotEncodable            ... because of one value, whose path it names
-    │   └── PayloadTooLarge         ... because of their size
+    │   ├── PayloadTooLarge         ... because of their size
+    │   └── BadPayload              ... because they are not what TaskHive writes
+    │       └── BadSignature            ... or were not signed for their place by who has the secret
     ├── QueueFull               nothing was dispatched: depth cap or server memory
     ├── PartialDispatch         a bulk dispatch stopped midway
     ├── NotDurable              dispatched, but disk or replicas did not confirm in time
@@ -75,6 +77,14 @@ class PayloadTooLarge(PayloadError, ValueError):
         super().__init__(f"{what} takes {size:,} bytes, the limit is {limit:,}. {remedy}")
         self.size = size
         self.limit = limit
+
+
+class BadPayload(PayloadError):
+    """Bytes that are no payload of ours: corrupted, forged, or of an unknown codec."""
+
+
+class BadSignature(BadPayload):
+    """Not signed by a key of this ring, or not for this place; nothing of it was parsed."""
 
 
 class QueueFull(TaskHiveError):

@@ -17,6 +17,8 @@ from typing import Any
 import tblib
 
 from taskhive.errors import (
+    BadPayload,
+    BadSignature,
     ConfigurationError,
     NotEncodable,
     PayloadTooLarge,
@@ -44,7 +46,7 @@ BUILT_IN: Mapping[str, type[Exception]] = {
 }
 OURS: Mapping[str, type[Exception]] = {
     f"{kind.__module__}.{kind.__qualname__}": kind
-    for kind in (PermanentError, Retry, NotEncodable, PayloadTooLarge)
+    for kind in (PermanentError, Retry, NotEncodable, PayloadTooLarge, BadPayload, BadSignature)
 }
 
 

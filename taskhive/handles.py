@@ -148,7 +148,7 @@ class QueueBase(Generic[H]):
             length = units.seconds(visibility, "visibility", least=0.001)
         if wait is not None:
             wait = units.seconds(wait, "wait")
-        return self._core.commands.lease(self.name, max(1, round(length * 1000)), wait)
+        return self._core.lease(self.name, max(1, round(length * 1000)), wait)
 
     def _configure_flow(self, max_depth: Any, events: Any) -> Flow[None]:
         words = {}
@@ -271,7 +271,7 @@ class LeaseBase(Generic[H]):
         self.sealed = is_sealed(job.payload)
         """The arguments are a signed pickle, which only a worker's child opens."""
         if not self.sealed:
-            self.args, self.kwargs = codec.decode_call(job.payload)
+            self.args, self.kwargs = self._core.opened(queue, job)
         self.tries = job.attempts + 1
         self.cancelled = False
         """Set by `extend` when somebody has cancelled the job."""

@@ -342,7 +342,7 @@ class Lease(LeaseBase[Hive]):
 
     def ack(self, result: Any = None) -> None:
         """End the job with a result."""
-        self._settle(self._core.acked(self._job, result))
+        self._settle(self._core.acked(self.queue, self._job, result))
 
     def fail(self, why: Any, *, permanent: bool = False) -> None:
         """End the attempt: the job comes again after a while, or is given up."""

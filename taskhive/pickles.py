@@ -60,10 +60,16 @@ def loads(data: bytes, what: str) -> Any:
 
 
 def encode_call(
-    ring: KeyRing, queue: str, job_id: str, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int
+    ring: KeyRing,
+    queue: str,
+    job_id: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    limit: int,
+    due: float = 0.0,
 ) -> bytes:
     """The signed payload of a dispatch."""
-    data = ring.seal("call", queue, job_id, dumps((args, kwargs), "args"))
+    data = ring.seal("call", queue, job_id, dumps((args, kwargs), "args"), due=due)
     if len(data) > limit:
         raise PayloadTooLarge(
             len(data),

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from taskhive import codec, pickles, secret
+from taskhive import payloads, pickles, secret
 from taskhive.errors import (
     JobCancelled,
     JobCrashed,
@@ -42,7 +42,7 @@ def value_of(queue: str, job_id: str, end: Fetched, registered: Classes, ring: R
         case JobState.SUCCEEDED:
             if is_sealed(end.body):
                 return pickles.decode_result(secret.need(ring()), queue, job_id, end.body)
-            return codec.decode_result(end.body) if end.body else None
+            return payloads.decode_result(ring(), queue, job_id, end.body)
         case JobState.FAILED:
             raise failure_of(queue, job_id, end, registered, ring)
         case JobState.CANCELLED:

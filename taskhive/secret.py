@@ -15,20 +15,23 @@ from pathlib import Path
 from typing import Any
 
 from taskhive.errors import ConfigurationError
-from taskhive.signing import REMEDY, KeyRing
+from taskhive.signing import PICKLES_ONLY, REMEDY, KeyRing
 
 VARIABLES = ("TASKHIVE_SECRET", "TASKHIVE_SECRET_FILE")
 FILE = "secret"
 """Its name in the directory of the embedded server."""
 
+changes = 1
+"""How often it became another question where the secret is; what was found before holds no more."""
 _entrusted: KeyRing | None = None
 _is_child = False
 
 
 def entrust(ring: KeyRing | None) -> None:
     """From here on this process uses what its worker gave it, and looks nowhere else."""
-    global _entrusted, _is_child
+    global _entrusted, _is_child, changes
     _entrusted, _is_child = ring, True
+    changes += 1
 
 
 def given(value: Any) -> KeyRing | None:
@@ -61,7 +64,7 @@ def need(ring: KeyRing | None) -> KeyRing:
     return ring
 
 
-def _from_file(path: Path) -> KeyRing:
+def _from_file(path: Path, *more: bytes) -> KeyRing:
     """One secret a line; the first signs."""
     try:
         words = path.read_text().split()
@@ -69,7 +72,7 @@ def _from_file(path: Path) -> KeyRing:
         raise ConfigurationError(
             "TASKHIVE_SECRET_FILE", f"cannot be read ({error})", "Name a file with one secret a line"
         ) from error
-    return KeyRing(words)
+    return KeyRing([*words, *more])
 
 
 def _own(directory: Path) -> KeyRing:
@@ -92,4 +95,5 @@ def _own(directory: Path) -> KeyRing:
         raise ConfigurationError(
             "secret", f"{path} can be read by others", "chmod 600 it, or delete it: a new one is made"
         )
-    return _from_file(path)
+    # Whoever can write to that server is the user who can read this file: data gains nothing by it.
+    return _from_file(path, PICKLES_ONLY)

@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from taskhive import embedded, linux
+from taskhive import secret as secrets
 from taskhive.address import read_url
 from taskhive.errors import ConfigurationError, HandlerError, NoServer, ServerError
 from taskhive.handles import HiveBase
@@ -96,7 +97,10 @@ def worker(
         _until_it_serves(process, Path(log.name))
         for hive in _hives(one for one in handlers if isinstance(one, ModuleType)):
             stack.enter_context(redirected(hive, url, prefix, secret))
-        yield stack.enter_context(Hive(url, prefix=prefix, secret=secret))
+            _look_nowhere(hive)
+        made = stack.enter_context(Hive(url, prefix=prefix, secret=secret))
+        _look_nowhere(made)
+        yield made
 
 
 @contextlib.contextmanager
@@ -123,13 +127,14 @@ def inline(*handlers: HiveBase | ModuleType, url: str) -> Iterator[Inline]:
 def redirected(hive: HiveBase, url: str, prefix: str, secret: str | None) -> Iterator[None]:
     """Let a hive that was made for somewhere else use this server."""
     core = hive._core
-    names = ("target", "prefix", "_own_commands", "_secret")
+    names = ("target", "prefix", "_own_commands", "_secret", "_found", "_found_at")
     before = {name: vars(core)[name] for name in names if name in vars(core)}
     broker, hive._broker = getattr(hive, "_broker", None), None  # type: ignore[attr-defined]
     vars(core).update(target=read_url(url), prefix=prefix)
     vars(core).pop("_own_commands", None)
     if secret is not None:
         core._secret = Hive(url, secret=secret)._core.ring()
+    core._found_at = 0
     try:
         yield
     finally:
@@ -139,6 +144,11 @@ def redirected(hive: HiveBase, url: str, prefix: str, secret: str | None) -> Ite
             vars(core).pop(name, None)
         vars(core).update(before)
         hive._broker = broker  # type: ignore[attr-defined]
+
+
+def _look_nowhere(hive: HiveBase) -> None:
+    """The worker of a test has none of this program's environment, so neither has who talks to it."""
+    hive._core._found, hive._core._found_at = None, secrets.changes
 
 
 @contextlib.contextmanager

@@ -104,6 +104,11 @@ def doubled_failed(failure: Failure) -> None:
 
 
 @hive.handler
+def marked(word: str) -> None:
+    hive.queue("words").dispatch(word)
+
+
+@hive.handler
 def surroundings() -> str:
     """All that a handler can read of the processes above it without asking them."""
     found = [repr(dict(os.environ))]

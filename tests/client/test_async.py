@@ -10,7 +10,7 @@ import pytest
 import uvloop
 
 from taskhive import AsyncHive, JobTimeout, ResultTimeout
-from tests.client.conftest import PREFIX
+from tests.client.conftest import PREFIX, SECRET
 from tests.servers import Server
 from tests.workers import Worker
 
@@ -31,7 +31,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 def test_results_failures_and_many_waiters_are_awaited(place: Server, worker: Worker, run: Run) -> None:
     async def main() -> None:
-        async with AsyncHive(place.url, prefix=PREFIX) as hive:
+        async with AsyncHive(place.url, prefix=PREFIX, secret=SECRET) as hive:
             job = await hive.queue("add").dispatch(2, 3)
             assert await job.result(timeout=30) == 5
             bad = await hive.queue("fails").dispatch("built-in")

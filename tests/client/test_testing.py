@@ -31,6 +31,20 @@ __all__ = ["taskhive_inline", "taskhive_url", "taskhive_worker"]
 Start = Callable[..., Inline]
 
 
+def test_a_worker_of_a_test_and_who_talks_to_it_have_the_secret_of_the_test_alone(
+    taskhive_worker: Callable[..., Hive], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASKHIVE_SECRET", "the secret of the program that is tested, say")
+    file = tmp_path / "twice.py"
+    file.write_text(
+        "from taskhive import Hive\nhive = Hive()\n@hive.handler\ndef twice(n): return 2 * n\n"
+    )
+    for given in ({}, {"secret": "a-secret-of-this-test-and-of-its-worker"}):
+        hive = taskhive_worker(file, **given)
+        assert hive.queue("twice").dispatch(2).result(timeout=30) == 4
+        assert (hive._core.ring() is None) == (not given)
+
+
 def handlers() -> tuple[Hive, list[Any]]:
     """A hive with handlers, and what they have seen."""
     hive = Hive("redis://somewhere.invalid")

@@ -1,4 +1,4 @@
-"""Signed pickles: what is not signed for exactly this place is refused before any of it is parsed."""
+"""Signatures: what is not signed for exactly this place is refused before any of it is parsed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from taskhive import ConfigurationError, Hive, pickles, secret, signing
+from taskhive import ConfigurationError, Hive, codec, payloads, pickles, secret, signing
 from taskhive.codec import BadPayload, decode_call
 from taskhive.signing import BadSignature, KeyRing
 
@@ -164,11 +164,149 @@ def test_a_handler_of_data_refuses_even_a_well_signed_pickle(ring: KeyRing) -> N
 
 def test_an_envelope_is_not_good_for_ever(ring: KeyRing, monkeypatch: pytest.MonkeyPatch) -> None:
     sealed = ring.seal("call", *PLACE, b"x")
-    for shift, fits in ((0, True), (signing.MAX_AGE + 60, False), (-signing.MAX_AHEAD - 60, False)):
+    for shift, fits in ((0, True), (signing.MAX_AGE - 60, True), (signing.MAX_AGE + 60, False)):
         now = time.time() + shift
         monkeypatch.setattr(time, "time", lambda now=now: now)
         assert fits == (not _refused(ring, sealed))
         monkeypatch.undo()
+
+
+def test_a_job_for_later_is_not_too_old_when_its_time_has_come(
+    ring: KeyRing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hive = Hive("redis://localhost:1", secret=SECRET)
+    late = time.time() + 2 * signing.MAX_AGE
+    items = [
+        hive._core.item(hive.queue("q").options(**options)._options, (1,), {}, "q")
+        for options in (
+            {"run_at": late},
+            {"delay": 2 * signing.MAX_AGE},
+            {"run_at": late, "codec": "pickle"},
+        )
+    ]
+    monkeypatch.setattr(time, "time", lambda: late + 60)
+    for item in items:
+        read = pickles.decode_call if item.payload[:1] == b"p" else payloads.decode_call
+        assert read(ring, "q", item.id, item.payload) == ((1,), {})
+    monkeypatch.setattr(time, "time", lambda: late + signing.MAX_AGE + 60)
+    for item in items:
+        read = pickles.decode_call if item.payload[:1] == b"p" else payloads.decode_call
+        with pytest.raises(BadSignature, match="ago"):
+            read(ring, "q", item.id, item.payload)
+
+
+# Data
+
+
+@pytest.fixture
+def read_as_data(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """All JSON that is parsed."""
+    seen: list[bytes] = []
+    real = codec._parse
+
+    def parse(body: bytes) -> Any:
+        seen.append(body)
+        return real(body)
+
+    monkeypatch.setattr(codec, "_parse", parse)
+    return seen
+
+
+def data_call(ring: KeyRing | None, *args: Any, **kwargs: Any) -> bytes:
+    return payloads.sealed(ring, "call", *PLACE, codec.encode_call(args, kwargs))
+
+
+def data_result(ring: KeyRing | None, value: Any) -> bytes:
+    return payloads.sealed(ring, "result", *PLACE, codec.encode_result(value))
+
+
+def test_data_is_signed_where_there_is_a_secret_and_only_there(ring: KeyRing) -> None:
+    for args, kwargs in (((1, [2]), {}), ((), {"a": "b"})):
+        sealed, plain = data_call(ring, *args, **kwargs), data_call(None, *args, **kwargs)
+        assert plain == codec.encode_call(args, kwargs)
+        assert sealed[codec.ENVELOPE :] == plain
+        assert payloads.decode_call(ring, *PLACE, sealed) == (args, kwargs)
+        # It is data: who has no secret reads it as if it were not signed.
+        assert payloads.decode_call(None, *PLACE, sealed) == (args, kwargs)
+    for value in (None, {"a": 1}, b"bytes"):
+        result = data_result(ring, value)
+        assert payloads.decode_result(ring, *PLACE, result) == value
+        assert payloads.decode_result(None, *PLACE, result) == value
+
+
+def test_every_flipped_bit_of_data_is_noticed_and_nothing_is_parsed(
+    ring: KeyRing, read_as_data: list[bytes]
+) -> None:
+    sealed = data_call(ring, "a" * 200)
+    for bit in random.Random(2).sample(range(8 * len(sealed)), 500):
+        flipped = bytearray(sealed)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(BadSignature):
+            payloads.decode_call(ring, *PLACE, bytes(flipped))
+    assert read_as_data == []
+
+
+def test_signed_data_cannot_be_moved_or_made_something_else(
+    ring: KeyRing, read_as_data: list[bytes], parsed: list[bytes]
+) -> None:
+    sealed, result = data_call(ring, 1), data_result(ring, 1)
+    pickled = pickles.encode_call(ring, *PLACE, (1,), {}, 1 << 20)
+    for queue, job_id in (
+        ("other", "job-1"),
+        ("calls", "job-2"),
+        ("call", "sjob-1"),
+        ("calls:fail", "x"),
+    ):
+        with pytest.raises(BadSignature):
+            payloads.decode_call(ring, queue, job_id, sealed)
+    for forged in (
+        result,
+        pickled,
+        b"s" + pickled[1:],
+        sealed[codec.ENVELOPE :],
+        b"",
+        b"s",
+        b"s1" + b"\0" * 48 + b"j[1]",
+        KeyRing([OTHER]).seal("call", *PLACE, b"j[1]", signing.DATA),
+    ):
+        with pytest.raises(BadSignature):
+            payloads.decode_call(ring, *PLACE, forged)
+    for forged in (sealed, b"j1", b"", b"s" + sealed):
+        with pytest.raises(BadSignature):
+            payloads.decode_result(ring, *PLACE, forged)
+    assert refuses(ring, sealed)
+    assert refuses(ring, b"p" + sealed[1:])
+    assert (read_as_data, parsed) == ([], [])
+
+
+def test_data_that_is_signed_twice_is_peeled_once() -> None:
+    with pytest.raises(BadPayload, match="unknown codec"):
+        codec.decode_call(b"s" * 1_000_000)
+
+
+def test_a_failure_job_has_the_arguments_of_the_job_that_failed(ring: KeyRing) -> None:
+    assert payloads.signed_for("calls:fail", "x", "job-1") == PLACE
+    assert payloads.signed_for("calls", "x", "job-1") == ("calls", "x")  # no failure job is there
+    assert payloads.signed_for("calls", "x", None) == ("calls", "x")
+
+
+def test_a_secret_is_introduced_and_left_out_for_data_by_a_word_beside_it(ring: KeyRing) -> None:
+    both = KeyRing([SECRET, "accept-unsigned"])
+    plain, sealed = data_call(None, 1), data_call(both, 1)
+    for one in (both, KeyRing.from_portable(both.portable())):
+        assert payloads.decode_call(one, *PLACE, plain) == ((1,), {})
+        assert payloads.decode_call(one, *PLACE, sealed) == ((1,), {})
+        assert payloads.decode_result(one, *PLACE, b"") is None
+        with pytest.raises(BadSignature):
+            payloads.decode_call(one, "other", "job-1", sealed)
+    assert payloads.decode_call(ring, *PLACE, sealed) == ((1,), {})
+    only = KeyRing([SECRET, "pickles-only"])
+    for one in (only, KeyRing.from_portable(only.portable())):
+        assert data_call(one, 1) == plain
+        assert payloads.decode_call(one, *PLACE, plain) == ((1,), {})
+    assert refuses(only, plain)  # of pickles nothing changes
+    with pytest.raises(ConfigurationError, match="there is none"):
+        KeyRing(["accept-unsigned"])
 
 
 def _refused(ring: KeyRing, sealed: bytes) -> bool:
@@ -188,6 +326,9 @@ def test_keys_are_rotated_without_refusing_a_good_job() -> None:
         for writer in (before, after):
             sealed = writer.seal("call", *PLACE, b"x")
             assert [ring.open("call", *PLACE, sealed) for ring in (before, after)] == [b"x", b"x"]
+            data = data_call(writer, 1)
+            for reader in (before, after):
+                assert payloads.decode_call(reader, *PLACE, data) == ((1,), {})
     # The old key is dropped when no job that it signed is left.
     assert dropped.open("call", *PLACE, promoted.seal("call", *PLACE, b"x")) == b"x"
     assert _refused(dropped, only_old.seal("call", *PLACE, b"x"))
@@ -237,6 +378,7 @@ def test_the_embedded_server_has_a_secret_of_its_own_that_others_cannot_read(tmp
     assert first is not None
     assert second is not None
     assert second.open("call", *PLACE, first.seal("call", *PLACE, b"x")) == b"x"
+    assert not first.signs_data  # who can write to this server can read the secret, too
     file = home / secret.FILE
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert [path.name for path in home.iterdir()] == [secret.FILE]
