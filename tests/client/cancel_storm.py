@@ -1,4 +1,4 @@
-"""Cancels over short jobs: `python -m tests.client.cancel_storm 10000` at length.
+"""Cancels over short jobs: `python -m tests.client.cancel_storm 10000` for so many of them.
 
 Every other job is cancelled while it waits, runs or has just ended. A cancel is for the attempt it was
 meant for: a job that nobody cancelled is never touched by one, whatever ran before it in its child.
@@ -19,15 +19,26 @@ from tests.workers import working
 HANDLERS = Path(__file__).with_name("handlers.py")
 
 
-def storm(hive: Hive, count: int) -> Counter[str]:
-    """How many ended how: cancelled, late (the cancel came after the end), spared."""
+BATCH = 40
+"""Cancels at a time."""
+SECRET = "only-the-programs-of-this-storm-know-it"
+
+
+def storm(hive: Hive, cancels: int) -> Counter[str]:
+    """How many ended how: cancelled while they waited, killed, late (the end came first), spared."""
     queue = hive.queue("sleeps")
     told: Counter[str] = Counter()
-    for start in range(0, count, 500):
-        jobs = queue.dispatch_many([0.002] * min(500, count - start))
-        victims = jobs[::2]
-        with ThreadPoolExecutor(4) as threads:
-            hits = list(threads.map(lambda job: job.cancel(), victims))
+    for start in range(0, cancels, BATCH):
+        jobs = queue.dispatch_many([0.002] * (2 * min(BATCH, cancels - start)))
+        victims = jobs[1::2]
+        if start // BATCH % 2:
+            with ThreadPoolExecutor(4) as threads:
+                hits = list(threads.map(lambda job: job.cancel(), victims))
+        else:  # each when the one before it has ended, which is when it runs
+            hits = []
+            for before, job in zip(jobs[::2], victims, strict=True):
+                before.result(timeout=60)
+                hits.append(job.cancel())
         for job, hit in zip(victims, hits, strict=True):
             try:
                 assert job.result(timeout=60) == "awake"
@@ -35,8 +46,8 @@ def storm(hive: Hive, count: int) -> Counter[str]:
                 told["late"] += 1
             except JobCancelled:
                 assert hit, f"{job} was cancelled though the cancel came too late"
-                told["cancelled"] += 1
-        for job, result in zip(jobs[1::2], hive.gather(jobs[1::2], timeout=60), strict=True):
+                told["killed" if job.info().started_at else "cancelled"] += 1
+        for job, result in zip(jobs[::2], hive.gather(jobs[::2], timeout=60), strict=True):
             assert result == "awake", job
             info = job.info()
             assert (info.attempts, sum(vars_of(info.counts))) == (1, 0), (
@@ -60,11 +71,12 @@ def main() -> None:
                 "storm",
                 place / "worker.log",
                 str(HANDLERS),
-                environment={"TASKHIVE_SECRET": "x" * 40},
+                environment={"TASKHIVE_SECRET": SECRET},
             ),
-            Hive(server.url, prefix="storm") as hive,
+            Hive(server.url, prefix="storm", secret=SECRET) as hive,
         ):
-            print(dict(storm(hive, int(sys.argv[1]))))
+            told = storm(hive, int(sys.argv[1]))
+            print(f"{told.total() - told['spared']} cancels: {dict(told)}")
 
 
 if __name__ == "__main__":
