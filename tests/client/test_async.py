@@ -130,3 +130,26 @@ def test_a_waiter_on_a_loop_outlives_the_loss_of_its_connection(
             assert await waiting == "through"
 
     run(main())
+
+
+def test_any_number_of_waiters_takes_two_connections(place: Server, prefix: str, run: Run) -> None:
+    def connections() -> int:
+        with place.client() as client:
+            return sum(one["name"] == prefix for one in client.client_list())
+
+    async def main() -> None:
+        named = AsyncHive(place.url, prefix=prefix, client_options={"client_name": prefix})
+        async with named as hive, AsyncHive(place.url, prefix=prefix) as other:
+            counts = []
+            for many in (1, 1000):
+                jobs = await hive.queue("q").dispatch_many(range(many))
+                waiting = asyncio.gather(*(job.result() for job in jobs))
+                for _ in jobs:
+                    lease = await other.queue("q").lease()
+                    assert lease is not None
+                    await lease.ack(lease.data)
+                assert await waiting == list(range(many))
+                counts.append(connections())
+            assert counts == [2, 2]
+
+    run(main())
