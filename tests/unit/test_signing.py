@@ -9,6 +9,7 @@ import pickle
 import random
 import stat
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -415,8 +416,24 @@ def test_a_child_uses_what_it_was_entrusted_with_and_looks_nowhere_else(entruste
         b"j" + b'"' + b"\xff" * 1000 + b'"',
         b"x[1]",
         b"",
+        b"j" + b"[" * 4_000_000,
+        b"j" + b'[{"a":' * 700_000,
+        b"j[" + b"-" + b"1" * 4_000_000 + b"]",
+        b"j[1e" + b"9" * 4_000_000 + b"]",
+        b'j["' + b"\\ud800" * 700_000 + b'"]',
+        b"j[" + b"[[]]," * 200_000 + b"NaN]",
     ],
+    ids=range(16),
 )
-def test_bombs_of_size_depth_and_digits_are_refused(data: bytes) -> None:
-    with pytest.raises(BadPayload):
-        decode_call(data)
+def test_bombs_of_size_depth_and_digits_are_refused_in_little_memory(data: bytes, ring: KeyRing) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadPayload):
+            decode_call(data)
+        with pytest.raises(BadPayload):
+            codec.decode_result(data.replace(b"k[[],", b"j[", 1))
+        with pytest.raises(BadSignature):
+            payloads.decode_call(ring, *PLACE, data)
+        assert tracemalloc.get_traced_memory()[1] < 64 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
