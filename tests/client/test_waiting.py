@@ -100,6 +100,22 @@ def test_a_bar_is_shown_in_a_terminal_and_nowhere_else(place: Server, prefix: st
     assert b"3/3" in shown
 
 
+NOTEBOOK = """
+import sys, types
+for name in ("ipykernel", "IPython"):  # what there is in the process of a notebook's cells
+    sys.modules[name] = types.ModuleType(name)
+"""
+
+
+def test_a_bar_is_shown_in_a_notebook_by_tqdm(place: Server, prefix: str) -> None:
+    words = [sys.executable, "-c", NOTEBOOK + BAR, place.url, prefix]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    assert ran.stdout == "3\n"
+    assert "3/3" in ran.stderr
+    assert "job/s" in ran.stderr
+
+
 def test_wait_tells_the_ended_from_the_others(idle: Hive) -> None:
     jobs = idle.queue("q").dispatch_many([0, 1])
     ack(idle, "x")
