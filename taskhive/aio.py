@@ -284,7 +284,8 @@ class AsyncJob(JobBase[AsyncHive], Generic[R]):
 
     async def result(self, timeout: float | None = None) -> R:
         """Wait for its end: what its handler returned, or the exception that stands in its place."""
-        end = self._end or await aio_waiting.end_of(self, waiting.seconds(timeout))
+        seconds = waiting.seconds(timeout)  # wrong is wrong, also if it has ended already
+        end = self._end or await aio_waiting.end_of(self, seconds)
         return self._value(end)  # type: ignore[no-any-return]
 
     async def state(self) -> JobState:

@@ -277,7 +277,8 @@ class Job(JobBase[Hive], Generic[R]):
 
     def result(self, timeout: float | None = None) -> R:
         """Wait for its end: what its handler returned, or the exception that stands in its place."""
-        end = self._end or waiting.end_of(self, waiting.seconds(timeout))
+        seconds = waiting.seconds(timeout)  # wrong is wrong, also if it has ended already
+        end = self._end or waiting.end_of(self, seconds)
         return self._value(end)  # type: ignore[no-any-return]
 
     def state(self) -> JobState:

@@ -100,6 +100,15 @@ def test_a_bar_is_shown_in_a_terminal_and_nowhere_else(place: Server, prefix: st
     assert b"3/3" in shown
 
 
+def test_a_wrong_timeout_is_refused_also_for_a_job_that_has_ended(idle: Hive) -> None:
+    job = idle.queue("q").dispatch()
+    ack(idle, "x")
+    assert job.result(30) == "x"
+    for wrong in (-1, "soon", float("nan")):
+        with pytest.raises(ConfigurationError, match="timeout"):
+            job.result(wrong)  # type: ignore[arg-type]
+
+
 NOTEBOOK = """
 import sys, types
 for name in ("ipykernel", "IPython"):  # what there is in the process of a notebook's cells
