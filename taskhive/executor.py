@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from taskhive import pickles, secret, units
@@ -292,6 +293,15 @@ class Executor(concurrent.futures.Executor):
             self._stop()
         elif not was_closed and self._local is not None:
             threading.Thread(target=self.shutdown, name="taskhive-shutdown").start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Wait for all calls; after Ctrl-C, which the children do not hear of, for none of them."""
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            for future in list(self._living):
+                future.cancel()
+        self.shutdown()
 
     def _drop_waiting(self) -> None:
         if self._local is not None:  # nobody else's calls are in its queue

@@ -215,6 +215,26 @@ def test_a_shutdown_waits_drops_what_waits_and_takes_nothing_more(hive: Hive, tm
     assert [one.result(30) for one in running] == ["done", "done"]
 
 
+def test_after_ctrl_c_nobody_waits_for_the_calls(hive: Hive, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+
+    def endless() -> None:
+        mark.touch()
+        time.sleep(3600)
+
+    futures: list[concurrent.futures.Future[None]] = []
+
+    def program() -> None:
+        with Executor(hive, "long-calls") as pool:
+            futures.extend(pool.submit(endless) for _ in range(5))
+            until(mark.exists, "one of them runs")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        program()
+    assert all(one.cancelled() for one in futures)
+
+
 def test_wrong_settings_are_refused(hive: Hive, place: Server) -> None:
     with pytest.raises(ConfigurationError, match="TASKHIVE_SECRET"):
         Executor(Hive(place.url))
