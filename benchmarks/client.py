@@ -116,7 +116,8 @@ def waiters(url: str, prefix: str, scale: Scale) -> list[Row]:
     """Many results awaited at once, and the connections that this takes."""
 
     async def main() -> tuple[float, float]:
-        async with AsyncHive(url, prefix=prefix, client_options={"client_name": "waiters"}) as hive:
+        named = {"client_name": "waiters"}
+        async with AsyncHive(url, prefix=prefix, secret=SECRET, client_options=named) as hive:
             queue = hive.queue("nothing")
             await (await queue.dispatch()).result()
             started = time.perf_counter()
