@@ -195,7 +195,13 @@ class PlayedChild:
             self.say(frame(Kind.READY, b""))
 
     def receive(self, data: bytes) -> None:
-        if not self.is_alive or self._is_mute:
+        if not self.is_alive:
+            return
+        if self._is_mute:
+            # What comes to run beside others counts as begun when it was sent.
+            for kind, body in self._reader.feed(data):
+                if kind is Kind.JOIN:
+                    self._take_in(body)
             return
         for kind, body in self._reader.feed(data):
             match kind:
@@ -322,5 +328,8 @@ class PlayedChild:
         pieces = self.link.unread if len(self.link.unread) > 1 else []
         on_the_way = [body for kind, body in Reader().feed(b"".join(pieces)) if kind in TO_RUN]
         for body in [*self._runs, *on_the_way]:
-            (_, queue, _, fence, *_), _ = read_json(body)
-            self._ledger.taken_in.add((queue, fence))
+            self._take_in(body)
+
+    def _take_in(self, body: bytes) -> None:
+        (_, queue, _, fence, *_), _ = read_json(body)
+        self._ledger.taken_in.add((queue, fence))
