@@ -1,31 +1,31 @@
 """How the number of jobs at once follows the machine: `python -m benchmarks.concurrency`.
 
 Starts a server and workers of its own. A machine that is busy with something else gives other
-figures: that is what is measured. With `--plot FILE` the targets over time are drawn (needs
-matplotlib).
+figures: that is what is measured. With `--plot FILE` targets and cores in use are drawn over time.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
+import math
 import os
+import statistics
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from benchmarks.concurrency_runs import Run, work
+from benchmarks.measure import Row, Series, Target, table
+from benchmarks.plot import Drawn, plot
 from benchmarks.servers import programs, running
-from taskhive import Hive
 from taskhive.machine import Machine
+from tests.groups import memory_group
 
-HANDLERS = Path(__file__).with_name("concurrency_handlers.py")
-ROOT = HANDLERS.parents[1]
 WORKLOADS: dict[str, dict[str, float]] = {
     "CPU-bound": {"crunch": 0.1},
     "sleeps 90 %": {"fetch": 0.2},
@@ -36,92 +36,47 @@ BURNER = "while True: pass"
 MIB = 1 << 20
 
 
-@dataclass
-class Run:
-    """One worker at work, and what it said of its target."""
-
-    hive: Hive
-    process: subprocess.Popen[str]
-    began: float = field(default_factory=time.monotonic)
-    targets: list[tuple[float, int, str]] = field(default_factory=list)
-    ready: threading.Event = field(default_factory=threading.Event)
-
-    def read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            with contextlib.suppress(ValueError):
-                self._said(json.loads(line))
-
-    def _said(self, event: dict[str, Any]) -> None:
-        now = time.monotonic() - self.began
-        if event["event"] == "worker.started":
-            self.began = time.monotonic()
-            why = str(event["concurrency"])
-            self.targets.append((0.0, int(why.split(":")[0].split()[0]), why))
-            self.ready.set()
-        elif event["event"] == "worker.target":
-            self.targets.append((now, int(event["target"]), str(event["why"])))
-
-    def done(self) -> int:
-        return sum(self.hive.queue(queue).stats().succeeded for queue in self.hive.queues())
-
-    def feed(self, jobs: dict[str, float], seconds: float) -> None:
-        """Enough for the most that could be done, so that no slot is ever idle for want of jobs."""
-        for queue, each in jobs.items():
-            self.hive.queue(queue).dispatch_many([each] * int(40 * seconds / each))
-
-
-@contextlib.contextmanager
-def work(url: str, prefix: str, *words: str) -> Iterator[Run]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TASKHIVE_PREFIX": prefix}
-    command = [sys.executable, "-m", "taskhive", str(HANDLERS), "--url", url, "--log-format", "json"]
-    process = subprocess.Popen(
-        [*command, "--grace", "0", *words], env=environment, stderr=subprocess.PIPE, text=True
-    )
-    with Hive(url, prefix=prefix) as hive:
-        run = Run(hive, process)
-        reader = threading.Thread(target=run.read, daemon=True)
-        reader.start()
-        try:
-            if not run.ready.wait(30):
-                raise SystemExit("the worker did not start")
-            yield run
-        finally:
-            process.terminate()
-            process.wait()
-            reader.join()
-
-
 def throughput(
     url: str, prefix: str, jobs: dict[str, float], warm: float, seconds: float, *words: str
 ) -> float:
-    """Jobs per second, once the worker has settled."""
+    """CPU seconds of finished jobs per second, once the worker has settled."""
     with work(url, prefix, *words) as run:
         run.feed(jobs, warm + seconds)
         time.sleep(warm)
-        before, began = run.done(), time.monotonic()
+        before, began = run.done(jobs), time.monotonic()
         time.sleep(seconds)
-        return (run.done() - before) / (time.monotonic() - began)
+        return (run.done(jobs) - before) / (time.monotonic() - began)
 
 
-def sweep(url: str, cores: float, warm: float, seconds: float) -> None:
-    """Throughput of auto beside that of fixed numbers, for each workload."""
+def sweep(url: str, cores: float, seconds: float, rounds: int) -> list[Row]:
+    """Throughput of auto beside that of the best fixed number, for each workload.
+
+    The sweep names the best one; then it and auto are measured in turns. The best figure of the sweep
+    itself is the luckiest of many, and nobody could stay near it.
+    """
     whole = max(1, round(cores))
-    print(f"{'jobs':<14}{'best fixed':>14}{'jobs/s':>10}{'auto jobs/s':>13}{'auto/best':>11}")
+    rows = []
     for number, (name, jobs) in enumerate(WORKLOADS.items()):
-        counts = sorted({1, whole, 2 * whole, 4 * whole, 9 * whole})
-        fixed = {
-            count: throughput(
-                url, f"f{number}-{count}", jobs, min(warm, 3.0), seconds, "--concurrency", str(count)
+        prefixes = (f"s{number}-{n}" for n in itertools.count())
+
+        def fixed(
+            count: int, jobs: dict[str, float] = jobs, prefixes: Iterator[str] = prefixes
+        ) -> float:
+            return throughput(
+                url, next(prefixes), jobs, min(3.0, 2 * seconds), seconds, "--concurrency", str(count)
             )
-            for count in counts
-        }
-        auto = throughput(url, f"a{number}", jobs, warm, seconds)
-        best = max(fixed, key=lambda count: fixed[count])
-        print(f"{name:<14}{best:>14}{fixed[best]:>10.1f}{auto:>13.1f}{auto / fixed[best]:>11.0%}")
+
+        tried = {count: fixed(count) for count in (1, *(whole * n for n in (1, 2, 4, 9, 16)))}
+        best = max(tried, key=lambda count: tried[count])
+        ratios = [
+            throughput(url, next(prefixes), jobs, 2 * seconds, seconds) / fixed(best)
+            for _ in range(rounds)
+        ]
+        rows.append(Row(f"{name}: auto of fixed {best}", Series(tuple(ratios)), Target(0.95, True)))
+    return rows
 
 
-def neighbour(url: str, settle: float) -> tuple[Run, float, float]:
+def neighbour(url: str, settle: float) -> tuple[list[Row], Drawn]:
     """A neighbour comes and burns a core, and leaves again."""
     with work(url, "neighbour") as run:
         run.feed({"crunch": 0.1}, 3 * settle)
@@ -133,78 +88,64 @@ def neighbour(url: str, settle: float) -> tuple[Run, float, float]:
         burner.wait()
         left = time.monotonic() - run.began
         time.sleep(settle)
-    down = next((at - came for at, _, _ in run.targets if came < at < left), None)
-    up = next((at - left for at, _, _ in run.targets if at > left), None)
-    shown = [f"{'-' if one is None else f'{one:.1f} s'}" for one in (down, up)]
-    print(f"a neighbour burns a core: down after {shown[0]}, up {shown[1]} after it left")
+    before, beside = run.target_at(came), run.target_at(left)
+    down = next((at - came for at, n, _ in run.targets if came < at < left and n < before), math.inf)
+    up = next((at - left for at, n, _ in run.targets if at > left and n > beside), math.inf)
     for at, target, why in run.targets:
-        print(f"  {at:6.1f} s  {target:3d}  {why}")
-    return run, came, left
+        print(f"  {at:6.1f} s  {target:3d}  {why}", file=sys.stderr)
+    title = "CPU-bound, a neighbour burns a core (grey)"
+    return [
+        Row("a neighbour comes: s until fewer", Series((down,)), Target(5)),
+        Row("it leaves: s until more", Series((up,)), Target(10)),
+    ], drawn_of(title, run, left + settle, (came, left))
 
 
-def memory(url: str) -> None:
+def pressure(url: str, seconds: float) -> list[Row]:
+    """Jobs that sleep and hold 100 MiB each, in a group that is granted 1 GiB: memory is the limit."""
+    with memory_group(1 << 30) as group:
+        if group is None:
+            print("  no control group may be made here: left out", file=sys.stderr)
+            return []
+        with work(url, "pressure", "--max", "64", inside=group) as run:
+            run.hive.queue("hold").dispatch_many([[100, 1.0]] * int(80 * seconds))
+            time.sleep(seconds)
+            killed = run.hive.queue("hold").stats().failed
+            reason = run.targets[-1][2]
+    print(f"  {reason}", file=sys.stderr)
+    most = max(target for _, target, _ in run.targets)
+    by_memory = float("GiB" in reason)
+    return [
+        Row("1 GiB, jobs of 100 MiB: held by it", Series((by_memory,)), Target(1, True)),
+        Row("  most slots", Series((float(most),)), Target(10)),
+        Row("  jobs that the kernel killed", Series((float(killed),)), Target(0)),
+    ]
+
+
+def memory(url: str, rounds: int) -> list[Row]:
     """How far a job comes that grows by 100 MiB in 50 ms, past its limit of 1 GiB."""
+    peaks = []
     with work(url, "memory", "--concurrency", "1") as run:
-        peaks = []
-        for _ in range(3):
+        for _ in range(rounds):
             job = run.hive.queue("grow").dispatch(4096, 2000.0)
             with contextlib.suppress(Exception):
                 job.result(timeout=60)
-            attempts = run.hive._run(run.hive._core.commands.attempts("grow", job.id, None))
-            peaks.append((attempts[-1].black_box or {}).get("peak_memory", 0) / MIB)
-    words = ", ".join(f"{peak:.0f}" for peak in peaks)
-    print(f"memory limit 1024 MiB, 100 MiB in 50 ms: killed at {words} MiB (promised: below 1178)")
+            peaks.append((job.attempts()[-1].black_box or {}).get("peak_memory", 0) / MIB)
+    return [Row("memory limit 1 GiB: killed at MiB", Series(tuple(peaks)), Target(1178))]
 
 
-def beside(url: str, cores: float) -> None:
+def beside(url: str, cores: float, jobs: int) -> list[Row]:
     """How long 10 ms jobs wait beside as many 5 s jobs as there are slots."""
     slots = max(1, round(cores))
     with work(url, "beside", "--concurrency", str(slots)) as run:
         run.hive.queue("slow").dispatch_many([5.0] * slots * 3)
         time.sleep(1.0)
-        jobs = []
-        for _ in range(60):
-            jobs.append(run.hive.queue("quick").dispatch(time.time()))
+        sent = []
+        for _ in range(jobs):
+            sent.append(run.hive.queue("quick").dispatch(time.time()))
             time.sleep(0.1)
-        waits = sorted(float(job.result(timeout=60)) for job in jobs)
-    at = waits[int(0.95 * len(waits))]
-    print(
-        f"10 ms jobs beside {slots} slots of 5 s jobs wait {at:.2f} s, 95 of 100 times (promised: 1 s)"
-    )
-
-
-@dataclass
-class Drawn:
-    """One panel of the plot."""
-
-    title: str
-    targets: list[tuple[float, int]]
-    until: float
-    burning: list[tuple[float, float]] = field(default_factory=list)
-    """When a neighbour burns a core."""
-
-
-def plot(path: Path, runs: list[Drawn]) -> None:
-    """Targets over time, one panel a run; grey where a neighbour burns."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(len(runs), 1, figsize=(8, 2.1 * len(runs)), squeeze=False)
-    for run, (axis,) in zip(runs, axes, strict=True):
-        times = [at for at, _ in run.targets] + [run.until]
-        values = [target for _, target in run.targets]
-        axis.step(times, [*values, values[-1]], where="post", color="#1f6feb")
-        for left, right in run.burning:
-            axis.axvspan(left, right, color="#bbbbbb", alpha=0.5)
-        axis.set_title(run.title, fontsize=10, loc="left")
-        axis.set_ylim(0, max(values) + 1)
-        axis.set_xlim(0, run.until)
-        axis.set_ylabel("slots")
-    axes[-1][0].set_xlabel("seconds")
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
+        waits = [float(job.result(timeout=60)) for job in sent]
+    p95 = statistics.quantiles(waits, n=20, method="inclusive")[18]
+    return [Row("10 ms jobs beside 5 s jobs: p95 s", Series((p95,)), Target(1))]
 
 
 def computed() -> list[Drawn]:
@@ -237,54 +178,80 @@ def computed() -> list[Drawn]:
 
 
 def drawn_of(title: str, run: Run, until: float, *burning: tuple[float, float]) -> Drawn:
-    return Drawn(title, [(at, target) for at, target, _ in run.targets], until, list(burning))
+    return Drawn(title, [(at, target) for at, target, _ in run.targets], until, list(burning), run.used)
 
 
-def settle(url: str, name: str, seconds: float) -> Drawn:
+def settle(url: str, name: str, cores: float, seconds: float) -> tuple[list[Row], Drawn]:
+    """Where the target comes to rest under steady load, and whether it rests."""
     with work(url, f"settle-{name.replace(' ', '-').replace('%', 'p')}") as run:
         run.feed(WORKLOADS[name], seconds)
         time.sleep(seconds)
     path = " ".join(str(target) for _, target, _ in run.targets)
-    print(f"{name}: {path}  ({run.targets[-1][2]})")
-    return drawn_of(name, run, seconds)
+    print(f"  {name}: {path}  ({run.targets[-1][2]})", file=sys.stderr)
+    used = [part for at, part in run.used if at > seconds / 2]
+    last = float(run.targets[-1][1])
+    rows = [
+        Row(f"{name}: slots", Series((last,)), Target(cores) if name == "CPU-bound" else None),
+        Row("  part of the cores in use", Series(tuple(used)), Target(0.8, True)),
+        Row("  turns a minute", Series((run.turns() * 60 / max(60.0, seconds),)), Target(1)),
+    ]
+    return rows, drawn_of(name, run, seconds)
 
 
-PARTS = ("settle", "neighbour", "memory", "beside", "sweep")
+PARTS = ("settle", "neighbour", "pressure", "memory", "beside", "sweep")
 
 
-def main(words: list[str] | None = None) -> None:
+def main(words: list[str] | None = None) -> int:
+    """Measure, print a table; 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m benchmarks.concurrency")
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="default: all")
-    parser.add_argument("--quick", action="store_true", help="seconds instead of minutes")
-    parser.add_argument("--plot", type=Path)
+    parser.add_argument("--quick", action="store_true", help="just see that all works")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--plot", type=Path, help="draw what was measured, such as docs/concurrency.svg")
     parser.add_argument("--computed", action="store_true", help="draw a machine that is not there")
     asked = parser.parse_args(words)
     if asked.computed:
         plot(asked.plot or Path("concurrency.svg"), computed())
-        return
+        return 0
     parts = asked.parts or PARTS
     grant = Machine().grant()
-    seconds = 8.0 if asked.quick else 25.0
-    print(f"{grant.words()}, {grant.memory / (1 << 30):.1f} GiB; load before: {os.getloadavg()[0]:.1f}")
+    quick = asked.quick
+    load = os.getloadavg()[0]
+    title = f"{grant.words()}, {grant.memory / (1 << 30):.1f} GiB; load before: {load:.1f}"
     drawn: list[Drawn] = []
+    rows: list[Row] = []
+
+    def measuring(part: str) -> bool:
+        if part in parts:
+            print(f"measuring {part} ...", file=sys.stderr)
+        return part in parts
+
     with running(next(iter(programs().values()))) as server:
-        if "settle" in parts:
-            drawn += [settle(server.url, one, seconds) for one in WORKLOADS]
-        if "neighbour" in parts:
-            run, came, left = neighbour(server.url, min(seconds, 15.0))
-            until = left + min(seconds, 15.0)
-            drawn.append(
-                drawn_of("CPU-bound, a neighbour burns a core (grey)", run, until, (came, left))
-            )
-        if "memory" in parts:
-            memory(server.url)
-        if "beside" in parts:
-            beside(server.url, grant.cores)
-        if "sweep" in parts:
-            sweep(server.url, grant.cores, seconds / 2, seconds / 2)
-    if asked.plot is not None:
+        if measuring("settle"):
+            for name in WORKLOADS:
+                more, panel = settle(server.url, name, grant.cores, 4.0 if quick else 60.0)
+                rows += more
+                drawn.append(panel)
+        if measuring("neighbour"):
+            more, panel = neighbour(server.url, 4.0 if quick else 15.0)
+            rows += more
+            drawn.append(panel)
+        if measuring("pressure"):
+            rows += pressure(server.url, 4.0 if quick else 40.0)
+        if measuring("memory"):
+            rows += memory(server.url, 1 if quick else 5)
+        if measuring("beside"):
+            rows += beside(server.url, grant.cores, 5 if quick else 100)
+        if measuring("sweep"):
+            rows += sweep(server.url, grant.cores, 0.5 if quick else 8.0, 1 if quick else 3)
+    if asked.json:
+        print(json.dumps({"title": title, "rows": [row.facts() for row in rows]}))
+    else:
+        print(table(title, rows))
+    if asked.plot is not None and drawn:
         plot(asked.plot, drawn)
+    return int(any(row.missed for row in rows) and not quick)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -48,6 +48,15 @@ def grow(mib: int, per_second: float) -> int:
     return len(kept)
 
 
+@hive.handler(max_crashes=0, max_timeouts=0)
+def hold(order: tuple[int, float]) -> None:
+    """So many MiB, for so many seconds."""
+    mib, seconds = order
+    kept = [b"x" * (1 << 20) for _ in range(mib)]
+    time.sleep(seconds)
+    del kept
+
+
 @hive.handler
 def quick(dispatched: float) -> float:
     """How long it waited."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
 
-from benchmarks import client, measure, servers, store, worker
+from benchmarks import client, concurrency, measure, servers, store, worker
+from benchmarks.concurrency_runs import Run
+from benchmarks.plot import Drawn, plot
 
 
 def test_the_quick_run_measures_everything_and_says_pass_or_miss(
@@ -86,3 +89,37 @@ def test_the_successor_of_a_killed_c_loop_is_measured_behind_the_kill() -> None:
     assert len(row.series.values) == 2
     assert min(row.series.values) > 0
     assert row.target == measure.Target(30)
+
+
+def test_a_plot_shows_each_target_at_its_time_and_the_cores_in_use(tmp_path: Path) -> None:
+    used = [(0.5, 0.2), (1.0, 0.9), (9.5, 1.2)]
+    one = Drawn("a < b", [(0.0, 2), (4.0, 1), (8.0, 3)], 10.0, [(3.0, 7.0)], used)
+    plot(tmp_path / "plot.svg", [one, Drawn("alone", [(0.0, 1)], 10.0)])
+    tree = ET.parse(tmp_path / "plot.svg")
+    space = {"svg": "http://www.w3.org/2000/svg"}
+    cores, targets, alone = (
+        [tuple(map(float, point.split(","))) for point in line.attrib["points"].split()]
+        for line in tree.iterfind("svg:polyline", space)
+    )
+    assert len(cores) == 3
+    assert cores[1][1] < cores[0][1]  # more is higher
+    assert [x for x, _ in targets] == [40.0, 264.0, 264.0, 488.0, 488.0, 600.0]
+    assert targets[4][1] < targets[0][1] < targets[2][1]
+    assert len(alone) == 2
+    assert next(text.text for text in tree.iterfind("svg:text", space)) == "a < b"
+
+
+def test_turns_are_changes_of_direction() -> None:
+    run = object.__new__(Run)
+    run.targets = [(float(at), target, "") for at, target in enumerate((2, 3, 5, 4, 4, 6))]
+    assert run.turns() == 2
+    assert run.target_at(2.5) == 5
+
+
+def test_how_quick_jobs_wait_beside_slow_ones_is_measured(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert concurrency.main(["--quick", "--json", "beside", "memory"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["target"] for row in rows] == ["<= 1,178", "<= 1.00"]
+    assert rows[0]["median"] > 1024
