@@ -51,7 +51,13 @@ def run_calls(
     if initializer is not None:
         _initialize(initializer)
     run = _function(function)
-    return list(map(run, *args)) if is_chunk else run(*args, **kwargs)
+    if not is_chunk:
+        return run(*args, **kwargs)
+    results = list(map(run, *args))
+    if len(results) < len(args[0]):
+        # To `map` it is the end of its input, and the calls behind it would be lost without a word.
+        raise RuntimeError("the function raised StopIteration")
+    return results
 
 
 def _function(data: bytes) -> Callable[..., Any]:

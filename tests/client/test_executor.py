@@ -90,6 +90,12 @@ def test_map_keeps_the_order_in_chunks_of_any_size(pool: Executor) -> None:
         list(pool.map(fail, [1, 2]))
 
 
+def test_a_call_of_a_chunk_that_raises_stop_iteration_loses_no_other(pool: Executor) -> None:
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        list(pool.map(lambda n: next(iter([n] * (n != 3))), range(10), chunksize=5))
+    assert list(pool.map(abs, range(3), chunksize=5)) == [0, 1, 2]
+
+
 def test_calls_and_results_may_be_large(pool: Executor) -> None:
     sizes = [3_000_000, 1, 3_000_000, 9_000_000]
     assert list(pool.map(len, map(bytes, sizes))) == sizes
