@@ -10,10 +10,12 @@ from __future__ import annotations
 from taskhive.tally import Tally
 
 SECONDS = 0.010
-"""How much work may wait in a child."""
+"""How much work may wait in a child, more or less."""
 MOST = 256
-PATIENCE = 0.003
-"""How long ends wait for others at the most, while all children have something to do."""
+LEAST = 0.001
+"""Ends of shorter attempts come in groups as it is."""
+ASKING = 0.0015
+"""Seconds that asking for the next ones may take."""
 
 
 def size(tally: Tally, isolation: str) -> int:
@@ -24,9 +26,11 @@ def size(tally: Tally, isolation: str) -> int:
     # Behind a long one the short ones would wait, while other children are idle.
     if tally.worst > 2 * SECONDS:
         return 1
-    return min(MOST, 1 + int(SECONDS / max(mean, 1e-6)))
+    return min(MOST, 1 + round(SECONDS / max(mean, 1e-6)))
 
 
-def patience(tally: Tally, batch: int) -> float:
-    """Seconds that ends may wait to be settled with others: less than what waits in a child lasts."""
-    return min(PATIENCE, (tally.mean or 0.0) / 2) if batch > 1 else 0.0
+def patience(tally: Tally, lasts: float) -> float:
+    """Seconds that ends may wait to be settled with others, if each child has work for `lasts` seconds."""
+    if (tally.mean or 0.0) < LEAST:
+        return 0.0
+    return max(0.0, min(SECONDS, lasts - ASKING))

@@ -101,8 +101,8 @@ class Exchanger:
         patience = self._keeper.patience(line) if line.settles and not line.is_due(now) else 0.0
         if patience <= 0 or now >= line.beat_at:
             return False
-        if not self._gathers_until:
-            self._gathers_until = now + patience
+        until = now + patience
+        self._gathers_until = min(self._gathers_until, until) if self._gathers_until else until
         return now < self._gathers_until
 
     async def _pause(self, until: float) -> None:

@@ -175,6 +175,18 @@ class Pool:
         )
         return max(0, room - waiting)
 
+    def lasts(self, queue: str, mean: float) -> float:
+        """Seconds until the first child runs out of attempts of a queue, if they take so long each."""
+        now = self._clock.monotonic()
+        return min(
+            (
+                mean * len(slot.runs) - min(mean, now - (slot.runs[0].started or now))
+                for slot in self.slots.values()
+                if slot.runs and slot.runs[0].queue == queue
+            ),
+            default=0.0,
+        )
+
     def add(self, attempts: list[Attempt]) -> None:
         """Take attempts in; they start as soon as a slot is there."""
         self.backlog.extend(attempts)

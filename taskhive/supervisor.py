@@ -303,7 +303,8 @@ class Supervisor:
         """How long ends may wait for others: not at all if a child has nothing to do."""
         if self.is_draining or self.pool.load < self.pool.target:
             return 0.0
-        return batches.patience(line.tally, self.pool.batch.get(line.queue, 1))
+        mean = line.tally.mean or 0.0
+        return batches.patience(line.tally, self.pool.lasts(line.queue, mean))
 
     def leased(self, line: Line, attempts: list[Attempt]) -> None:
         """Start them as soon as there is room."""

@@ -31,7 +31,7 @@ def test_what_waits_in_a_child_is_over_in_a_moment(walls: list[float], size: int
     made = tally(*walls)
     assert batches.size(made, "process") == size
     waiting = (size - 1) * (made.mean or 0.0)
-    assert waiting <= batches.SECONDS
+    assert waiting <= 1.5 * batches.SECONDS
 
 
 @pytest.mark.parametrize("isolation", ["fresh", "thread"])
@@ -47,9 +47,12 @@ def test_no_short_one_is_sent_behind_one_that_may_be_long() -> None:
     assert batches.size(made, "process") > 1
 
 
-def test_ends_wait_for_others_less_than_what_waits_in_a_child_lasts() -> None:
-    for wall in (0.00005, 0.001, 0.005, 0.009):
-        made = tally(*[wall] * 50)
-        patience = batches.patience(made, batches.size(made, "process"))
-        assert 0 < patience <= wall / 2 + 1e-9
-    assert batches.patience(tally(1.0), 1) == 0.0
+def test_ends_wait_for_others_while_no_child_is_about_to_run_out() -> None:
+    made = tally(*[0.005] * 50)
+    assert 0 < batches.patience(made, 0.005) < 0.005
+    assert batches.patience(made, 1.0) <= batches.SECONDS
+    assert batches.patience(made, 0.0) == batches.patience(made, batches.ASKING) == 0.0
+
+
+def test_the_ends_of_very_short_attempts_wait_for_nothing_more() -> None:
+    assert batches.patience(tally(*[0.0001] * 50), 0.01) == 0.0
