@@ -107,7 +107,7 @@ def pressure(url: str, seconds: float) -> list[Row]:
             print("  no control group may be made here: left out", file=sys.stderr)
             return []
         with work(url, "pressure", "--max", "64", inside=group) as run:
-            run.hive.queue("hold").dispatch_many([[100, 1.0]] * int(80 * seconds))
+            run.hive.queue("hold").dispatch_many([[100, 5.0]] * int(80 * seconds))
             time.sleep(seconds)
             killed = run.hive.queue("hold").stats().failed
             reason = run.targets[-1][2]
