@@ -40,7 +40,7 @@ def is_there(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
 
 
-def bare(jobs: int, loops: int, processes: int = 2) -> float:
+def bare(jobs: int, seconds: float, processes: int = 2) -> float:
     """Jobs a second of so many forks that share nothing and ask nobody."""
     started = time.perf_counter()
     children = []
@@ -48,7 +48,7 @@ def bare(jobs: int, loops: int, processes: int = 2) -> float:
         pid = os.fork()
         if pid == 0:
             for _ in range(jobs // processes):
-                work(loops)
+                work(seconds)
             os._exit(0)
         children.append(pid)
     for pid in children:

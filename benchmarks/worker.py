@@ -23,7 +23,6 @@ from pathlib import Path
 import psutil
 
 from benchmarks import peers
-from benchmarks.jobs import work
 from benchmarks.measure import Row, Series, Target, alternate, table
 from benchmarks.servers import Server, programs, running
 from taskhive import Hive
@@ -79,7 +78,7 @@ def drained(hive: Hive, queue: str, *args: object) -> Callable[[int], float]:
         while (left := jobs - (q.stats().succeeded - done)) > 0:
             # Asking costs the worker's cores too: seldom, and more often towards the end.
             so_far = time.perf_counter() - started
-            time.sleep(min(0.1, max(0.002, so_far / (jobs - left or 1) * left / 2)))
+            time.sleep(min(0.5, max(0.002, so_far / (jobs - left or 1) * left / 2)))
         return jobs / (time.perf_counter() - started)
 
     return measure
@@ -112,13 +111,9 @@ def throughput(server: Server, hive: Hive, scale: Scale) -> list[Row]:
 
 def efficiency(hive: Hive, scale: Scale) -> list[Row]:
     """Jobs of 5 ms of pure Python, beside two forks that do nothing else."""
-    loops = 10_000
-    started = time.perf_counter()
-    work(loops)
-    loops = max(1, round(loops * 0.005 / (time.perf_counter() - started)))
-    ours = drained(hive, "spin", loops)
+    ours = drained(hive, "spin", 0.005)
     found = alternate(
-        {"ours": lambda: ours(scale.spins), "bare": lambda: peers.bare(scale.spins, loops)},
+        {"ours": lambda: ours(scale.spins), "bare": lambda: peers.bare(scale.spins, 0.005)},
         max(1, scale.rounds // 2),
     )
     part = found["ours"].by(found["bare"])

@@ -33,7 +33,7 @@ class Dealer:
             target=pool.target,
             busy=load,
             now=self.clock.monotonic(),
-            above_used=load > pool.target,
+            above_used=load > pool.target or not pool.has_long,
         )
         return shares.get(line.queue, 0)
 

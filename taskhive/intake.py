@@ -76,7 +76,7 @@ def share(
     """Jobs to ask for, by queue; queues that get none are left out.
 
     `target` slots may be busy, `busy` of them are, in weights; `above_used` says whether the one
-    above the target is among those.
+    above the target is among those, or not to be had.
     """
     waiting = [bid for bid in bids if bid.hungry and _left(bid, 0) > 0]
     granted: dict[str, int] = {}

@@ -17,8 +17,9 @@ from taskhive.outbox import Outbox
 from taskhive.voice import Voice, own
 from taskhive.wire import Kind, Reader, frame, json_frame, read_json
 
-TOGETHER_FOR = 0.002
-"""Seconds that the end of an attempt may wait for those behind it."""
+TOGETHER_FOR, SEVERAL_FOR = 0.002, 0.010
+"""Seconds that the end of an attempt may wait for the one behind it, or for several: the last one should
+not be over before the next ones were asked for."""
 
 
 class Mouth:
@@ -60,7 +61,9 @@ class Mouth:
         """Send the end of an attempt: with others, if more are here and they will soon be over too."""
         now = time.perf_counter()
         waits = now - self._waits_since if self._waits_since is not None else 0.0
-        if self.runs and wall + waits < TOGETHER_FOR and self._outbox.put(data):
+        left = len(self.runs)
+        soon = TOGETHER_FOR if left == 1 else SEVERAL_FOR
+        if left and wall + waits < soon and self._outbox.put(data):
             self._waits_since = now - waits
             return
         self.send(data)

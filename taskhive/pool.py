@@ -20,6 +20,7 @@ from taskhive.clock import Clock
 from taskhive.deadlines import Deadlines
 from taskhive.frames import Over
 from taskhive.guard import Guard
+from taskhive.intake import QUICK
 from taskhive.ladder import Ladder
 from taskhive.link import Frames, Receiver
 from taskhive.logs import Log
@@ -162,6 +163,17 @@ class Pool:
         """Whether an attempt runs alone, or waits to."""
         return self._alone is not None or any(one.alone for one in self.backlog)
 
+    @property
+    def has_long(self) -> bool:
+        """Whether something runs for so long that quick ones would wait for it.
+
+        Then they move beside it, by one slot more. Beside each other they need none: to be more than the
+        cores gains nothing.
+        """
+        before = self._clock.monotonic() - QUICK
+        heads = (slot.runs[0] for slot in self.slots.values() if slot.runs)
+        return any(one.started is not None and one.started <= before for one in heads)
+
     def beside(self, queue: str) -> int:
         """How many more very short attempts of a queue would go into the slots that it has."""
         batch = self.batch.get(queue, 1)
@@ -201,6 +213,7 @@ class Pool:
         missing = 0
         together: set[str] = set()
         kept: deque[Attempt] = deque()
+        quick = self.quick if self.has_long else frozenset[str]()
         trusted = self._clock.boottime() + MARGIN
         lapsed: list[Attempt] = []
         while self.backlog:
@@ -212,8 +225,8 @@ class Pool:
                 kept.append(attempt)
                 break
             # Behind one that must wait only the quick ones move: they have a slot of their own.
-            admitted = seating.admits(attempt, load, self.target, self.quick)
-            admitted = admitted and (not kept or attempt.queue in self.quick)
+            admitted = seating.admits(attempt, load, self.target, quick)
+            admitted = admitted and (not kept or attempt.queue in quick)
             slot = self._choose(attempt, admitted) if admitted or not kept else None
             if slot is None:
                 kept.append(attempt)
@@ -225,7 +238,7 @@ class Pool:
                         together.add(attempt.queue)
                         missing += 1
                     load += attempt.options.weight
-                if not self.quick:
+                if not quick:
                     break
                 continue
             if not slot.runs or slot.shared_by is not None:

@@ -423,8 +423,10 @@ class Supervisor:
             bases = [guard.base(slot.number) for slot in slots] if guard is not None else []
             seen = [_seen(slot, now) for slot in slots]
             regulator.look(seen, max(bases, default=0))
-            if self.pool.aim(regulator.target, self._dealer.quick()):
-                self._wake_hungry()
+            self.pool.aim(regulator.target, self._dealer.quick())
+            # What has become long since the last look lets quick ones in beside it.
+            self.pool.fill()
+            self._wake_hungry()
             self.pool.shrink()
 
     def explains(self, code: int) -> tuple[str, str] | None:

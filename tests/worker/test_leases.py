@@ -32,8 +32,8 @@ def wait(flag, job):
 @hive.handler(timeout=None)
 def c_loop(seconds):
     began = time.perf_counter()
-    collections.deque(itertools.repeat(None, 1_000_000), maxlen=0)
-    turns = int(1_000_000 * seconds / (time.perf_counter() - began))
+    collections.deque(itertools.repeat(None, 20_000_000), maxlen=0)
+    turns = int(20_000_000 * seconds / (time.perf_counter() - began))
     print("begun")
     began = time.perf_counter()
     collections.deque(itertools.repeat(None, turns), maxlen=0)

@@ -70,7 +70,7 @@ _left = Sharing.left
     [
         (PlayedZygote, "_look", lambda self: None, "overlaps itself"),
         (Pool, "exited", _ignores_the_switch, "settled as"),
-        (Supervisor, "_check_trust", lambda self, *_, **__: None, "overlaps itself|trusts"),
+        (Supervisor, "_check_trust", lambda self, *_, **__: None, "overlaps itself|trusts|never ended"),
         (Pool, "_was_unread", staticmethod(lambda *_: False), "settled as again crash, but it was: ."),
         (Sharing, "suspect", lambda self, slot: None, "settled as again (timeout|crash)"),
         (Sharing, "left", _kills_without_an_answer, "settled as again timeout, but it was.*held"),
