@@ -12,7 +12,7 @@ import os
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from redis.asyncio import connection as library
 from redis.exceptions import RedisError, ResponseError
@@ -47,6 +47,18 @@ class _Pool:
         self.turns = asyncio.Semaphore(AT_ONCE)
 
 
+class Own(Protocol):
+    """A connection of somebody's own, who lets flows use it."""
+
+    def takes(self, effect: Send) -> bool:
+        """Whether it will do for this one."""
+        ...
+
+    async def send(self, effect: Send) -> Any:
+        """Act it out: the replies, or a `Trouble`."""
+        ...
+
+
 class AsyncBroker:
     """Runs flows; any event loop may use it, each with connections of its own."""
 
@@ -59,21 +71,24 @@ class AsyncBroker:
     ) -> None:
         self._target = target
         self._directory = directory
-        self._io_timeout = io_timeout
+        self.io_timeout = io_timeout
         self._ensure = ensure
         self._pid = os.getpid()
         self._pools: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = (
             weakref.WeakKeyDictionary()
         )
 
-    async def run(self, flow: Flow[T]) -> T:
-        """Act out a flow to its end."""
+    async def run(self, flow: Flow[T], own: Own | None = None) -> T:
+        """Act out a flow to its end; on `own` what that takes, on idle connections the rest."""
         subscription = _Subscription(self)
         try:
             effect = next(flow)
             while True:
                 if type(effect) is Send:
-                    outcome: Any = await self._send(effect)
+                    if own is not None and own.takes(effect):
+                        outcome: Any = await own.send(effect)
+                    else:
+                        outcome = await self._send(effect)
                 else:
                     outcome = await self._other(effect, subscription)
                 effect = flow.send(outcome)
@@ -90,15 +105,15 @@ class AsyncBroker:
             while stack:
                 await _drop(stack.pop())
 
-    async def connect(self, address: Address, sentinel: bool = False) -> Any:
-        """A new connection of the running loop."""
+    async def connect(self, address: Address, sentinel: bool = False, mixed: bool = False) -> Any:
+        """A new connection of the running loop; `mixed`: see `settings`."""
         kind: Any = library.Connection
         if address.port == 0:
             kind = library.UnixDomainSocketConnection
         elif self._target.tls:
             kind = library.SSLConnection
         # No timeout of the library's: it wraps each read in a task. One timeout spans the request.
-        made = kind(**settings(self._target, address, sentinel, None))
+        made = kind(**settings(self._target, address, sentinel, None, mixed))
         try:
             await made.connect()
         except BaseException:  # cancelled in the middle of a handshake: nobody else knows of it
@@ -125,7 +140,7 @@ class AsyncBroker:
         connection = None
         sent = False
         try:
-            async with asyncio.timeout(self._io_timeout):
+            async with asyncio.timeout(self.io_timeout):
                 connection = (
                     stack.pop() if stack else await self.connect(effect.address, effect.sentinel)
                 )

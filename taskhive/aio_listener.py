@@ -5,19 +5,90 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
+from taskhive.address import Address
 from taskhive.aio_broker import AsyncBroker
 from taskhive.board import Board, Run, Watch
+from taskhive.broker import MixedReply
 from taskhive.commands import Commands
+from taskhive.effects import Send, Trouble, is_answer, is_message
 from taskhive.errors import RedisUnavailable
-from taskhive.listener import PATIENCE, ROUND
+from taskhive.listener import NOBODY, PATIENCE, ROUND
 from taskhive.resp import pack
 
 _LONGEST_PAUSE = 2.0
+
+
+class Mixed:
+    """A connection on which messages come between the replies: one task reads it, and hands out both.
+
+    The owner itself sends nothing that is answered otherwise than by a message.
+    """
+
+    def __init__(
+        self, connection: Any, address: Address, io_timeout: float, heard: Callable[[Any], None]
+    ) -> None:
+        self._connection = connection
+        self._address = address
+        self._io_timeout = io_timeout
+        self._heard = heard
+        self.is_broken = False
+        self._replies: asyncio.Queue[Any] | None = None
+        """Where the replies go of the request that is under way."""
+
+    async def hear(self) -> None:
+        """Read for as long as the connection lasts."""
+        try:
+            while True:
+                try:
+                    came = await self._connection.read_response(disable_decoding=True, push_request=True)
+                except ResponseError as error:
+                    if self._replies is None:
+                        raise
+                    came = error
+                if is_message(came):
+                    self._heard(came)
+                elif self._replies is not None:
+                    self._replies.put_nowait(came)
+                else:
+                    raise MixedReply("a reply that nobody waits for")
+        except (RedisError, OSError) as error:
+            self.is_broken = True
+            if self._replies is not None:
+                self._replies.put_nowait(Trouble(error, True))
+            raise
+
+    def takes(self, effect: Send) -> bool:
+        """Whatever goes to its server, for as long as it lasts."""
+        return effect.address == self._address and not effect.sentinel and not self.is_broken
+
+    async def send(self, effect: Send) -> list[Any] | Trouble:
+        """Send a request; what its reader hands out as the replies. One at a time."""
+        coming: asyncio.Queue[Any] = asyncio.Queue()
+        self._replies = coming
+        try:
+            async with asyncio.timeout(self._io_timeout):
+                await self.write(effect.data)
+                replies = [await coming.get() for _ in range(effect.replies)]
+            trouble = next((one for one in replies if isinstance(one, Trouble)), None)
+            if trouble is not None:
+                return trouble
+            if effect.echo is not None and not is_answer(replies[0], effect.echo):
+                raise MixedReply("the reply of another request")
+        except (RedisError, OSError) as error:
+            self.is_broken = True  # a reply that is late must meet nobody
+            return Trouble(error, True)
+        finally:
+            self._replies = None
+        return replies
+
+    async def write(self, words: bytes) -> None:
+        """Send commands whose answers are messages."""
+        await self._connection.send_packed_command((words,), check_health=False)
 
 
 class AsyncListener:
@@ -71,10 +142,11 @@ class AsyncListener:
             self._woken.clear()
             await self._woken.wait()
         keys = self._commands.keys("taskhive")  # a message reaches every server of a cluster
-        connection = await self._broker.connect(
-            await self._broker.run(self._commands.session.address(keys.tag))
-        )
-        reading = asyncio.create_task(self._hear(connection))
+        address = await self._broker.run(self._commands.session.address(keys.tag))
+        connection = await self._broker.connect(address, mixed=True)
+        mixed = Mixed(connection, address, self._broker.io_timeout, self._heard)
+        reading = asyncio.create_task(mixed.hear())
+        reading.add_done_callback(lambda _: self._woken.set())
         try:
             while True:
                 self._woken.clear()
@@ -82,27 +154,24 @@ class AsyncListener:
                     reading.result()
                 wanted = self._board.wanted()
                 if wanted:
-                    await self._send(connection, pack(b"SUBSCRIBE", *wanted))
+                    await mixed.write(pack(b"SUBSCRIBE", *wanted))
                 for queue, runs in self._board.due():
-                    await self._read(queue, runs)
-                await self._wait(connection)
+                    await self._read(queue, runs, mixed)
+                if mixed.is_broken:
+                    raise OSError("the connection was lost")
+                await self._wait(mixed)
         finally:
             reading.cancel()
             with contextlib.suppress(asyncio.CancelledError, RedisError, OSError):
                 await reading
             await connection.disconnect(nowait=True)
 
-    async def _hear(self, connection: Any) -> None:
-        # Apart from the reading of records: while one is under way, ends gather for the next.
-        try:
-            while True:
-                self._board.heard(await connection.read_response(disable_decoding=True))
-                self._tries = 0
-                self._woken.set()
-        finally:
-            self._woken.set()
+    def _heard(self, message: Any) -> None:
+        self._board.heard(message)
+        self._tries = 0
+        self._woken.set()
 
-    async def _wait(self, connection: Any) -> None:
+    async def _wait(self, mixed: Mixed) -> None:
         """Until there is something to do; ask a silent server whether it is there."""
         for patience in (ROUND, PATIENCE):
             with contextlib.suppress(TimeoutError):
@@ -110,16 +179,12 @@ class AsyncListener:
                     await self._woken.wait()
                 return
             unwanted = self._board.unwanted() if patience is ROUND else []
-            leave = pack(b"UNSUBSCRIBE", *unwanted) if unwanted else b""
-            await self._send(connection, pack(b"PING") + leave)
+            await mixed.write(pack(b"UNSUBSCRIBE", *unwanted, NOBODY))
         raise OSError("the subscription is silent")
 
-    async def _send(self, connection: Any, words: bytes) -> None:
-        await connection.send_packed_command((words,), check_health=False)
-
-    async def _read(self, queue: str, runs: list[Run]) -> None:
+    async def _read(self, queue: str, runs: list[Run], mixed: Mixed) -> None:
         try:
-            fetched = await self._broker.run(self._commands.fetch(queue, runs))
+            fetched = await self._broker.run(self._commands.fetch(queue, runs), mixed)
         except RedisUnavailable:
             self._board.again(queue, runs)
             raise

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from redis import connection as library
 from redis.exceptions import RedisError, ResponseError
@@ -41,9 +41,12 @@ class MixedReply(RedisError):
 
 
 def settings(
-    target: Target, address: Address, sentinel: bool, io_timeout: float | None
+    target: Target, address: Address, sentinel: bool, io_timeout: float | None, mixed: bool
 ) -> dict[str, Any]:
-    """Options for one connection of the client library, sync or async."""
+    """Options for one connection of the client library, sync or async.
+
+    `mixed`: it subscribes and takes requests too, which the older protocol does not allow.
+    """
     chosen: dict[str, Any] = {
         "socket_timeout": io_timeout,
         "socket_connect_timeout": 5.0,
@@ -51,6 +54,8 @@ def settings(
         "protocol": 2,
         **(target.sentinel if sentinel else target.connection),
     }
+    if mixed:
+        chosen["protocol"] = 3
     if address.port == 0:
         chosen["path"] = address.host
         for name in ("socket_keepalive", "socket_connect_timeout"):
@@ -58,6 +63,18 @@ def settings(
     else:
         chosen["host"], chosen["port"] = address
     return chosen
+
+
+class Own(Protocol):
+    """A connection of somebody's own, who lets flows use it."""
+
+    def takes(self, effect: Send) -> bool:
+        """Whether it will do for this one."""
+        ...
+
+    def send(self, effect: Send) -> Any:
+        """Act it out: the replies, or a `Trouble`."""
+        ...
 
 
 class Broker:
@@ -71,14 +88,17 @@ class Broker:
         # A deque's ends are atomic: no lock, so none can be held by a thread that a fork left behind.
         self._idle: dict[tuple[Address, bool], deque[Any]] = {}
 
-    def run(self, flow: Flow[T]) -> T:
-        """Act out a flow to its end."""
+    def run(self, flow: Flow[T], own: Own | None = None) -> T:
+        """Act out a flow to its end; on `own` what that takes, on idle connections the rest."""
         subscription = _Subscription(self)
         try:
             effect = next(flow)
             while True:
                 if type(effect) is Send:
-                    outcome: Any = self._send(effect)
+                    if own is not None and own.takes(effect):
+                        outcome: Any = own.send(effect)
+                    else:
+                        outcome = self._send(effect)
                 else:
                     outcome = self._other(effect, subscription)
                 effect = flow.send(outcome)
@@ -98,14 +118,14 @@ class Broker:
             while stack:
                 stack.pop().disconnect()
 
-    def connect(self, address: Address, sentinel: bool = False) -> Any:
-        """A new connection, made but for `sentinel` as the URL says."""
+    def connect(self, address: Address, sentinel: bool = False, mixed: bool = False) -> Any:
+        """A new connection, made but for `sentinel` as the URL says; `mixed`: see `settings`."""
         kind: Any = library.Connection
         if address.port == 0:
             kind = library.UnixDomainSocketConnection
         elif self._target.tls:
             kind = library.SSLConnection
-        made = kind(**settings(self._target, address, sentinel, self._io_timeout))
+        made = kind(**settings(self._target, address, sentinel, self._io_timeout, mixed))
         made.connect()
         return made
 

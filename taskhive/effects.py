@@ -37,6 +37,14 @@ def is_answer(reply: Any, echo: bytes) -> bool:
     return type(reply) is list and len(reply) > 0 and reply[0] == echo
 
 
+_MESSAGES = (b"message", b"subscribe", b"unsubscribe")
+
+
+def is_message(came: Any) -> bool:
+    """Whether it is what a subscription brings, on a connection that carries replies too."""
+    return isinstance(came, list) and len(came) == 3 and came[0] in _MESSAGES
+
+
 @dataclass(frozen=True, slots=True)
 class Trouble:
     """The connection failed; whether the server acted is unknown if `sent`."""

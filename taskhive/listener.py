@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import select
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
-from taskhive.board import Board, Watch
-from taskhive.broker import Broker
+from taskhive.address import Address
+from taskhive.board import Board, Run, Watch
+from taskhive.broker import Broker, MixedReply
 from taskhive.commands import Commands
+from taskhive.effects import Send, Trouble, is_answer, is_message
 from taskhive.errors import RedisUnavailable
 from taskhive.jobs import Fetched
 from taskhive.resp import pack
@@ -24,7 +27,62 @@ ROUND = 10.0
 """Seconds without a word after which the server is asked whether it is still there."""
 PATIENCE = 5.0
 """Seconds it may then take."""
+NOBODY = b"taskhive"
+"""A channel that nobody listens to: leaving it is a question whose answer is a message, and no reply."""
 _LONGEST_PAUSE = 2.0
+
+
+class Mixed:
+    """A connection on which messages come between the replies; its owner's thread alone uses it.
+
+    The owner itself sends nothing that is answered otherwise than by a message.
+    """
+
+    def __init__(self, connection: Any, address: Address, heard: Callable[[Any], None]) -> None:
+        self.connection = connection
+        self._address = address
+        self._heard = heard
+        self.is_broken = False
+
+    def takes(self, effect: Send) -> bool:
+        """Whatever goes to its server, for as long as it lasts."""
+        return effect.address == self._address and not effect.sentinel and not self.is_broken
+
+    def write(self, words: bytes) -> None:
+        """Send commands whose answers are messages."""
+        self.connection.send_packed_command((words,), check_health=False)
+
+    def hear(self) -> None:
+        """Take in what has come, without waiting for more."""
+        while self.connection.can_read(timeout=0):
+            self._heard(self._next())
+
+    def send(self, effect: Send) -> list[Any] | Trouble:
+        """Send a request and read until it is answered; what comes before is for the owner."""
+        try:
+            self.write(effect.data)
+            replies: list[Any] = []
+            while len(replies) < effect.replies:
+                came = self._reply()
+                if is_message(came):
+                    self._heard(came)
+                else:
+                    replies.append(came)
+            if effect.echo is not None and not is_answer(replies[0], effect.echo):
+                raise MixedReply("the reply of another request")
+        except (RedisError, OSError) as error:
+            self.is_broken = True  # a reply that is late must meet nobody
+            return Trouble(error, True)
+        return replies
+
+    def _reply(self) -> Any:
+        try:
+            return self._next()
+        except ResponseError as error:
+            return error
+
+    def _next(self) -> Any:
+        return self.connection.read_response(disable_decoding=True, push_request=True)
 
 
 class Listener:
@@ -43,6 +101,8 @@ class Listener:
         self._rng = random.Random()
         self._tries = 0
         """Connections in a row on which nothing was heard."""
+        self._last = 0.0
+        """When something was heard."""
         self._thread = threading.Thread(target=self._run, name="taskhive-listener", daemon=True)
 
     def start(self) -> None:
@@ -116,11 +176,17 @@ class Listener:
             return
         queue = self._commands.keys("taskhive")
         address = self._broker.run(self._commands.session.address(queue.tag))
-        connection = self._broker.connect(address)
+        mixed = Mixed(self._broker.connect(address, mixed=True), address, self._heard)
         try:
-            self._serve(connection)
+            self._serve(mixed)
         finally:
-            connection.disconnect()
+            mixed.connection.disconnect()
+
+    def _heard(self, message: Any) -> None:
+        self._tries = 0
+        self._last = time.monotonic()
+        with self._lock:
+            self._board.heard(message)
 
     def _await_work(self) -> None:
         """No connection is made before somebody waits."""
@@ -136,49 +202,47 @@ class Listener:
             while os.read(self._reading, 4096):
                 pass
 
-    def _serve(self, connection: Any) -> None:
+    def _serve(self, mixed: Mixed) -> None:
+        connection = mixed.connection
         poll = select.poll()
         poll.register(connection._sock.fileno(), select.POLLIN)
         poll.register(self._reading, select.POLLIN)
-        last = time.monotonic()
-        asked = False
+        self._last = time.monotonic()
+        asked = -math.inf
         while not self._stopped:
             with self._lock:
                 wanted = self._board.wanted()
             if wanted:
-                connection.send_packed_command((pack(b"SUBSCRIBE", *wanted),), check_health=False)
-            while connection.can_read(timeout=0):
-                message = connection.read_response(disable_decoding=True)
-                last, asked = time.monotonic(), False
-                self._tries = 0
-                with self._lock:
-                    self._board.heard(message)
+                mixed.write(pack(b"SUBSCRIBE", *wanted))
+            mixed.hear()
             with self._lock:
                 due = self._board.due()
             for queue, runs in due:
                 try:
-                    self._read(queue, runs)
+                    self._read(queue, runs, mixed)
                 except RedisUnavailable:
                     with self._lock:
                         self._board.again(queue, runs)
                     raise
+            if mixed.is_broken:
+                raise OSError("the connection was lost")
             if due:
                 continue
             now = time.monotonic()
-            if asked and now - last > ROUND + PATIENCE:
+            is_asked = asked >= self._last
+            if is_asked and now - self._last > ROUND + PATIENCE:
                 raise OSError("the subscription is silent")
-            if not asked and now - last > ROUND:
-                asked = True
+            if not is_asked and now - self._last > ROUND:
+                asked, is_asked = now, True
                 with self._lock:
                     unwanted = self._board.unwanted()
-                words = pack(b"PING") + (pack(b"UNSUBSCRIBE", *unwanted) if unwanted else b"")
-                connection.send_packed_command((words,), check_health=False)
-            wait = last + ROUND + (PATIENCE if asked else 0.0) - now
+                mixed.write(pack(b"UNSUBSCRIBE", *unwanted, NOBODY))
+            wait = self._last + ROUND + (PATIENCE if is_asked else 0.0) - now
             poll.poll(max(1.0, wait * 1000 + 1))
             self._drain()
 
-    def _read(self, queue: str, runs: list[tuple[str, int | None]]) -> None:
-        fetched: list[Fetched] = self._broker.run(self._commands.fetch(queue, runs))
+    def _read(self, queue: str, runs: list[Run], mixed: Mixed) -> None:
+        fetched: list[Fetched] = self._broker.run(self._commands.fetch(queue, runs), mixed)
         with self._lock:
             over = self._board.found(queue, runs, fetched)
         for watch, got in over:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,21 @@ def test_a_job_does_not_wait_for_queues_that_are_empty(hive: Hive) -> None:
     for number in range(20):
         assert hive.queue("echo").dispatch(number).result(timeout=30) == number
         assert hive.queue("flaky").dispatch().result(timeout=30) == "now"
+
+
+def test_any_number_of_waiters_of_a_blocking_program_takes_one_connection(
+    place: Server, idle: Hive
+) -> None:
+    with Hive(place.url, prefix=idle.prefix, client_options={"client_name": idle.prefix}) as hive:
+        for many in (1, 1000):
+            sent = idle.queue("q").dispatch_many(range(many))
+            jobs = [hive.job("q", job.id) for job in sent]
+            with ThreadPoolExecutor(1) as beside:
+                waiting = beside.submit(hive.gather, jobs, timeout=60)
+                ack(idle, *range(many))
+                assert waiting.result(60) == list(range(many))
+            with place.client() as client:
+                assert sum(one["name"] == idle.prefix for one in client.client_list()) == 1
 
 
 def test_gather_raises_the_first_failure_or_hands_it_back(hive: Hive) -> None:
