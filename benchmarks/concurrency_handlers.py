@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
+from collections.abc import Iterator
 
 from taskhive import Hive
 
 hive = Hive()
+LEDGER = os.environ.get("TASKHIVE_BENCHMARK_LEDGER")
+"""Where jobs write down when they began and ended, if somebody wants to know."""
+
+
+@contextlib.contextmanager
+def noted(queue: str, seconds: float) -> Iterator[None]:
+    """Write a line when a job begins and one when it ends, each as a whole or not at all."""
+    began = _note(f"began {queue} {seconds}")
+    yield
+    _note(f"ended {queue} {seconds} {began}")
+
+
+def _note(words: str) -> float:
+    now = time.monotonic()
+    if LEDGER is not None:
+        descriptor = os.open(LEDGER, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        os.write(descriptor, f"{words} {now}\n".encode())
+        os.close(descriptor)
+    return now
 
 
 def burn(seconds: float) -> None:
@@ -18,21 +40,24 @@ def burn(seconds: float) -> None:
 
 @hive.handler
 def crunch(seconds: float) -> None:
-    burn(seconds)
+    with noted("crunch", seconds):
+        burn(seconds)
 
 
 @hive.handler
 def fetch(seconds: float) -> None:
     """Nine tenths of it is waiting."""
-    burn(seconds / 10)
-    time.sleep(seconds * 0.9)
+    with noted("fetch", seconds):
+        burn(seconds / 10)
+        time.sleep(seconds * 0.9)
 
 
 @hive.handler
 def parse(seconds: float) -> None:
     """Half of it is waiting."""
-    burn(seconds / 2)
-    time.sleep(seconds / 2)
+    with noted("parse", seconds):
+        burn(seconds / 2)
+        time.sleep(seconds / 2)
 
 
 @hive.handler(memory="1GiB", max_timeouts=0)

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -36,6 +37,8 @@ class Run:
     used: list[tuple[float, float]] = field(default_factory=list)
     """Which part of the granted cores was in use, sample by sample."""
     over: threading.Event = field(default_factory=threading.Event)
+    ledger: Path = field(default_factory=Path)
+    """What the jobs themselves wrote down."""
 
     def sample(self) -> None:
         """Watch the cores from outside, so that the worker is not its own witness."""
@@ -71,11 +74,29 @@ class Run:
         elif event["event"] == "worker.target":
             self.targets.append((now, int(event["target"]), str(event["why"])))
 
-    def done(self, jobs: dict[str, float]) -> float:
-        """CPU seconds of the jobs that are done."""
-        return sum(
-            self.hive.queue(queue).stats().succeeded * each * CPU[queue] for queue, each in jobs.items()
-        )
+    def done(self, start: float, end: float) -> float:
+        """CPU seconds of work done between two moments, by what the jobs themselves wrote down.
+
+        Of a job that began before or ends after, the part that lies between: where many run at once they
+        come in waves, and how many happen to end within says little.
+        """
+        while any(began < end for began in self._open()):
+            time.sleep(0.1)
+        done = 0.0
+        for _, queue, seconds, began, ended in self._lines("ended"):
+            part = min(float(ended), end) - max(float(began), start)
+            if part > 0:
+                done += float(seconds) * CPU[queue] * part / (float(ended) - float(began))
+        return done
+
+    def _open(self) -> list[float]:
+        begun = sorted(float(line[-1]) for line in self._lines("began"))
+        ended = {float(line[3]) for line in self._lines("ended")}
+        return [moment for moment in begun if moment not in ended]
+
+    def _lines(self, kind: str) -> list[list[str]]:
+        rows = (line.split() for line in self.ledger.read_text().splitlines())
+        return [row for row in rows if row[0] == kind]
 
     def feed(self, jobs: dict[str, float], seconds: float) -> None:
         """Enough for the most that could be done, so that no slot is ever idle for want of jobs."""
@@ -86,15 +107,23 @@ class Run:
 @contextlib.contextmanager
 def work(url: str, prefix: str, *words: str, inside: Path | None = None) -> Iterator[Run]:
     """A worker, ready; in a control group, if one is named."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TASKHIVE_PREFIX": prefix}
+    folder = tempfile.TemporaryDirectory()
+    ledger = Path(folder.name, "ledger")
+    ledger.touch()
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "TASKHIVE_PREFIX": prefix,
+        "TASKHIVE_BENCHMARK_LEDGER": str(ledger),
+    }
     command = [sys.executable, "-m", "taskhive", str(HANDLERS), "--url", url, "--log-format", "json"]
     process = subprocess.Popen(
         [*command, "--grace", "0", *words], env=environment, stderr=subprocess.PIPE, text=True
     )
     if inside is not None:
         (inside / "cgroup.procs").write_text(str(process.pid))  # it has not even imported anything yet
-    with Hive(url, prefix=prefix) as hive:
-        run = Run(hive, process)
+    with folder, Hive(url, prefix=prefix) as hive:
+        run = Run(hive, process, ledger=ledger)
         threads = [threading.Thread(target=one, daemon=True) for one in (run.read, run.sample)]
         try:
             threads[0].start()

@@ -73,7 +73,7 @@ def main() -> None:
     "most",
     envvar="TASKHIVE_MAX",
     type=int,
-    help="The most that auto may choose; else 16 times the cores.",
+    help="The most that auto may choose; else 32 times the cores, at least 64.",
 )
 @click.option(
     "--target-cpu", default=0.9, show_default=True, help="How much of the cores auto may fill."

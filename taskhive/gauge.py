@@ -6,7 +6,7 @@ The cost is one walk over the trees of the busy children and a handful of files,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from taskhive.governor import Load, Sample
@@ -54,6 +54,7 @@ class Seen:
 @dataclass(slots=True)
 class _Sums:
     slots: float = 0.0
+    attempts: float = 0.0
     cpu: float = 0.0
     wait: float = 0.0
 
@@ -98,10 +99,14 @@ class Gauge:
         span = now.at - before.at
         sums, self._departed = self._departed, {}
         known, self._known, self.resident = self._known, {}, {}
+        # We ourselves have a core at this moment.
+        rivals = None if now.runnable is None else now.runnable - 1
         for child in children:
             tree = self.measure(child.pid)
             if not tree.processes:
                 continue
+            if rivals is not None:
+                rivals -= tree.runnable
             # One that is new began with nothing: all it has done, it did since the last look.
             was = known.get(child.number, _NEW)
             self._known[child.number] = _Known(tree, child.worked)
@@ -109,7 +114,8 @@ class Gauge:
                 _add(sums, child, was, tree)
                 self.resident[child.number] = max(0, tree.resident - base) // max(1, child.running)
         self._note(now.at, now.oom_kills)
-        return self._sample(before, now, span, sums)
+        sample = self._sample(before, now, span, sums)
+        return sample if rivals is None else replace(sample, rivals=max(0, rivals))
 
     def left(self, child: Seen, cpu: float) -> None:
         """A child is reaped: what it did since the last look would else be taken for others'."""
@@ -118,6 +124,7 @@ class Gauge:
         used = max(0.0, cpu - was.tree.cpu)
         one = self._departed.setdefault(child.handler, _Sums())
         one.slots += worked * child.weight
+        one.attempts += worked
         one.cpu += used
         # How long it waited died with it. On a full machine all of its time was one or the other.
         one.wait += max(0.0, worked - used) if self._full else 0.0
@@ -142,7 +149,7 @@ class Gauge:
         if span <= 0:
             return Sample(at=now.at, span=span, cores=self.grant.cores, busy=0.0)
         loads = {
-            handler: Load(one.slots / span, one.cpu / span, one.wait / span)
+            handler: Load(one.slots / span, one.cpu / span, one.wait / span, one.attempts / span)
             for handler, one in sums.items()
         }
         cores, busy = self.grant.cores, max(0.0, now.busy - before.busy) / span
@@ -170,5 +177,6 @@ class Gauge:
 def _add(sums: dict[str, _Sums], child: Seen, was: _Known, tree: Tree) -> None:
     one = sums.setdefault(child.handler, _Sums())
     one.slots += (child.worked - was.worked) * child.weight
+    one.attempts += child.worked - was.worked
     one.cpu += max(0.0, tree.cpu - was.tree.cpu)
     one.wait += max(0.0, tree.wait - was.tree.wait)

@@ -64,6 +64,8 @@ class Reading:
     throttled: int = 0
     """Of the quota's periods, those in which it was used up."""
     oom_kills: int = 0
+    runnable: int | None = None
+    """Threads that have a core or wait for one, on the whole machine."""
 
 
 class Machine:
@@ -136,10 +138,11 @@ class Machine:
     def read(self) -> Reading:
         """The counters as they stand now."""
         _, level = self._quota()
+        stat = self._text("proc/stat") or ""
         cpu_stat = _table(self._text(f"{level}/cpu.stat")) if level is not None else {}
         return Reading(
             at=time.monotonic(),
-            busy=self._busy(),
+            busy=self._busy(stat),
             inside=self._inside(level, cpu_stat),
             available=self._available(),
             memory_stalled=self._stalled("memory", self._memory),
@@ -147,11 +150,12 @@ class Machine:
             periods=cpu_stat.get("nr_periods", 0),
             throttled=cpu_stat.get("nr_throttled", 0),
             oom_kills=self.oom_kills(),
+            runnable=_table(stat).get("procs_running"),
         )
 
-    def _busy(self) -> float:
+    def _busy(self, stat: str) -> float:
         total = 0.0
-        for line in (self._text("proc/stat") or "").splitlines():
+        for line in stat.splitlines():
             words = line.split()
             if words and words[0][:3] == "cpu" and words[0][3:].isdigit():
                 if int(words[0][3:]) in self._cpus:

@@ -32,6 +32,8 @@ class Tree:
     """Of the resident bytes, those that no file stands behind."""
     largest: int = 0
     """The anonymous bytes of the largest process: no page is in them twice."""
+    runnable: int = 0
+    """Threads that had a core at that moment, or waited for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,25 +53,26 @@ def measure(pid: int) -> Tree:
     """The whole tree; NOTHING if its root is gone."""
     if not _PROC:
         return _measure_elsewhere(pid)
-    processes, cpu, wait, resident, anonymous, largest = 0, 0.0, 0.0, 0, 0, 0
+    processes, cpu, wait, resident, anonymous, largest, runnable = 0, 0.0, 0.0, 0, 0, 0, 0
     waiting, seen = [pid], {pid}
     while waiting:
         one = waiting.pop()
-        threads, below = _threads(one)
+        waited, active, below = _threads(one)
         used = _cpu(one)
         if used is None:
             continue
         pages, backed = _statm(one)
         processes += 1
         cpu += used
-        wait += threads
+        wait += waited
+        runnable += active
         resident += pages
         anonymous += pages - backed
         largest = max(largest, pages - backed)
         # A number may be used again while we walk; nobody is visited twice.
         waiting += [child for child in below if child not in seen]
         seen.update(below)
-    return Tree(processes, cpu, wait, resident * _PAGE, anonymous * _PAGE, largest * _PAGE)
+    return Tree(processes, cpu, wait, resident * _PAGE, anonymous * _PAGE, largest * _PAGE, runnable)
 
 
 def shares(pid: int) -> Shares:
@@ -95,35 +98,39 @@ def shares(pid: int) -> Shares:
 def _walk(pid: int) -> list[int]:
     found, seen = [pid], {pid}
     for one in found:
-        below = [child for child in _threads(one)[1] if child not in seen]
+        below = [child for child in _threads(one)[2] if child not in seen]
         seen.update(below)
         found += below
     return found
 
 
-def _threads(pid: int) -> tuple[float, list[int]]:
-    """How long the threads of a process waited for a core, and its children."""
+def _threads(pid: int) -> tuple[float, int, list[int]]:
+    """How long the threads of a process waited for a core, how many want one now, and its children."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
-        return 0.0, []
-    wait, children = 0, []
+        return 0.0, 0, []
+    wait, runnable, children = 0, 0, []
     for thread in threads:
-        # Of each thread: the file beside `stat` speaks of the first one alone.
+        # Of each thread: the files one level up speak of the first one alone.
         schedule = _read(f"/proc/{pid}/task/{thread}/schedstat")
         if schedule:
             wait += int(schedule.split()[1])
+        fields = _stat(f"/proc/{pid}/task/{thread}/stat")
+        runnable += bool(fields) and fields[0] == b"R"
         children += [int(word) for word in (_read(f"/proc/{pid}/task/{thread}/children") or b"").split()]
-    return wait / 1e9, children
+    return wait / 1e9, runnable, children
 
 
 def _cpu(pid: int) -> float | None:
-    text = _read(f"/proc/{pid}/stat")
-    if not text:
-        return None
-    # The name in parentheses may hold anything, spaces and parentheses too.
-    fields = text[text.rindex(b")") + 2 :].split()
-    return sum(int(field) for field in fields[11:15]) / _TICK
+    fields = _stat(f"/proc/{pid}/stat")
+    return sum(int(field) for field in fields[11:15]) / _TICK if fields else None
+
+
+def _stat(path: str) -> list[bytes]:
+    """The fields behind the name, which stands in parentheses and may hold anything, spaces too."""
+    text = _read(path) or b")"
+    return text[text.rindex(b")") + 2 :].split()
 
 
 def _statm(pid: int) -> tuple[int, int]:

@@ -60,5 +60,5 @@ class Regulator:
 
 
 def default_most(cores: float) -> int:
-    """How far the target may rise if nobody says: far enough for attempts that mostly wait."""
-    return min(MOST, max(32, 16 * math.ceil(cores)))
+    """How far the target may rise if nobody says: enough for attempts that sleep 90 % of the time."""
+    return min(MOST, max(64, 32 * math.ceil(cores)))

@@ -49,7 +49,18 @@ def test_two_looks_tell_what_attempts_and_others_did() -> None:
     assert sample.busy == 3.0
     load = sample.loads["work"]
     assert (load.slots, load.cpu, load.wait) == pytest.approx((2.0, 0.8, 0.1))
+    assert load.attempts == pytest.approx(1.0)
     assert sample.per_slot == 60 * MIB
+
+
+def test_who_could_run_and_is_neither_a_child_nor_we_is_a_rival() -> None:
+    fake = Fake(trees={7: Tree(2, 5.0, 1.0, 90 * MIB, 60 * MIB, runnable=3)})
+    gauge = Gauge(fake, fake.measure)
+    assert gauge.look([]).rivals is None
+    fake.reading = replace(fake.reading, at=101.0, runnable=6)
+    assert gauge.look([Seen(1, 7, "work", 1.0, 10.0)]).rivals == 2
+    fake.reading = replace(fake.reading, at=102.0, runnable=2)  # some have gone to sleep since
+    assert gauge.look([Seen(1, 7, "work", 1.0, 10.0)]).rivals == 0
 
 
 def test_a_child_that_was_idle_is_no_load() -> None:

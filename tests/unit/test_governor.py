@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 
 import pytest
@@ -36,8 +37,64 @@ def test_a_quota_of_part_of_a_core_more_is_rounded_up_and_stays() -> None:
 def test_attempts_that_sleep_rise_until_the_cpu_target(cores: int) -> None:
     plant = Plant(cores, Bounds(most=512), wants={"fetch": 0.1}, noise=0.1)
     target = plant.run(60)
-    assert 0.75 * cores <= 0.1 * target <= 0.95 * cores
+    assert plant.sample().busy >= 0.9 * cores
+    assert target <= 2.5 * cores / 0.1
     assert plant.turns() == 0
+
+
+def test_attempts_that_sleep_are_more_than_the_cores_divided_by_what_they_want() -> None:
+    """Those that want a core are now two, now none: the cores alone would leave a fifth of them idle."""
+    plant = Plant(2, Bounds(most=512), wants={"fetch": 0.1})
+    target = plant.run(60)
+    assert target > 20
+    plain = math.ceil(0.9 * 2 / 0.1)
+    reason = f"{target}: 1.8 of 2 cores free, attempts use 0.1; {target - plain} more fill their gaps"
+    assert plant.state.reason == reason
+
+
+def test_on_many_cores_few_more_fill_the_gaps() -> None:
+    """What swings does so by the root of what there is."""
+
+    def more(cores: int) -> float:
+        return Plant(cores, Bounds(most=4096), wants={"fetch": 0.1}).run(120) / (cores / 0.1)
+
+    assert more(2) > 1.5 > 1.2 > more(64)
+
+
+def test_waiting_for_each_other_is_no_want() -> None:
+    assert Load(20.0, 1.5, 5.6).want == pytest.approx(1.5 / 14.4)
+    assert Load(2.0, 1.0, 1.0).want == pytest.approx(1.0)
+
+
+def test_several_threads_want_what_they_get_and_what_they_wait_for() -> None:
+    assert Load(1.0, 2.0, 2.0).want == pytest.approx(4.0)
+
+
+def test_what_a_slot_wants_follows_from_how_many_attempts_are_in_it() -> None:
+    """Four attempts of a quarter each, that compute for a fifth of their time."""
+    assert Load(1.0, 0.8, 0.0, attempts=4.0).want == pytest.approx(0.8)
+    assert Load(2.0, 1.0, 0.0, attempts=1.0).want == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("rivals", "most"), [(0, 0.3), (1, 1.1), (None, 1.6)])
+def test_waiting_for_each_other_makes_no_neighbour(rivals: int | None, most: float) -> None:
+    """Attempts that sleep wait much where there are many; others want no more than they have threads."""
+    sample = Sample(
+        at=0.0, span=0.5, cores=2.0, busy=2.0, loads={"fetch": Load(40.0, 1.85, 21.0)}, rivals=rivals
+    )
+    state = begin(Bounds(), 2.0)
+    for step in range(20):
+        state = decide(Bounds(), state, replace(sample, at=step / 2))
+    assert state.others is not None
+    assert most / 2 <= state.others <= most
+
+
+def test_one_thread_of_others_now_and_then_is_no_neighbour() -> None:
+    sample = Sample(at=0.0, span=0.5, cores=2.0, busy=2.0, loads={"fetch": Load(40.0, 1.85, 21.0)})
+    state = begin(Bounds(), 2.0)
+    for step in range(40):
+        state = decide(Bounds(), state, replace(sample, at=step / 2, rivals=int(step % 2 == 0)))
+    assert state.others == pytest.approx(0.15 * 0.9 + 0.1 * 1.5, abs=0.1)
 
 
 def test_attempts_that_sleep_rise_no_further_than_max() -> None:
@@ -49,7 +106,8 @@ def test_attempts_that_sleep_rise_no_further_than_max() -> None:
 def test_a_mix_finds_its_own_number() -> None:
     plant = Plant(4, Bounds(most=512), wants={"fetch": 0.1, "crunch": 1.0}, noise=0.05)
     target = plant.run(60)
-    assert 6 <= target <= 8
+    assert 6 <= target <= 10
+    assert plant.sample().busy >= 0.9 * 4
     assert plant.turns() == 0
 
 
@@ -171,8 +229,8 @@ def test_a_gap_breaks_off_what_was_about_to_happen() -> None:
     plant = Plant(4)
     plant.run(30)
     plant.neighbour = 2.0
-    plant.run(1.5)
-    assert plant.state.falls_since is not None
+    while plant.state.falls_since is None:
+        plant.run(0.5)
     assert decide(plant.bounds, plant.state, replace(plant.sample(), span=60.0)).falls_since is None
 
 

@@ -148,6 +148,11 @@ def test_the_counters_of_version_2_are_read(tmp_path: Path) -> None:
     assert (reading.periods, reading.throttled, reading.oom_kills) == (100, 25, 2)
 
 
+def test_what_could_run_is_counted_where_the_kernel_tells(tmp_path: Path) -> None:
+    assert machine(tmp_path, {}).read().runnable is None
+    assert machine(tmp_path, {"proc/stat": STAT + "procs_running 7\n"}).read().runnable == 7
+
+
 def test_the_root_group_counts_the_kills_of_the_whole_machine(tmp_path: Path) -> None:
     assert machine(tmp_path, {}).read().oom_kills == 3
 

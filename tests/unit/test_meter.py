@@ -96,6 +96,23 @@ sys.stdin.read()
 """
 
 
+TWO_THREADS = """
+import threading, time
+def burn():
+    while True: pass
+threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+print('ready', flush=True)
+burn()
+"""
+
+
+def test_a_thread_that_computes_is_runnable_and_one_that_sleeps_is_not() -> None:
+    with running(TWO_THREADS) as busy:
+        until(lambda: meter.measure(busy.pid).runnable == 1, "it computes")
+    with running("import sys; print('ready', flush=True); sys.stdin.read()") as idle:
+        until(lambda: meter.measure(idle.pid).runnable == 0, "it waits for input")
+
+
 def test_the_cpu_time_of_the_reaped_still_counts() -> None:
     with running(REAPED) as process:
         tree = meter.measure(process.pid)

@@ -76,6 +76,6 @@ def test_a_number_that_was_asked_for_is_kept() -> None:
 
 
 def test_a_small_machine_may_still_run_many_that_wait() -> None:
-    assert default_most(0.5) == 32
-    assert default_most(16) == 256
-    assert default_most(1000) == 1024
+    assert default_most(0.5) == 64
+    assert default_most(16) == 512
+    assert default_most(100) == 1024
