@@ -2,7 +2,7 @@
 -- fetch: the ends of up to 1,000 runs in one trip, for who waits for many.
 -- ARGV: call id, then for each: id, generation ('' for the newest run).
 -- Answers: {call id, {one answer per run}}, an answer being 0 it waits or runs · -1 nothing is known of it ·
---   -2 it has ended, but this reply is full: ask again · {state, generation, ended at, body, the rest as a flat list}.
+--   -2 it has ended, but this reply is full: ask again · {state, generation, ended at, body, kind of a failure or ''}.
 -- A run ends with the first end of its generation or of a later one, as for `look`.
 --- keys meta jobs next ready delayed leases ended succeeded failed cancelled
 --- include clock
@@ -25,7 +25,7 @@ for i = 2, #ARGV, 2 do
 end
 local now, refusal = glance()
 if refusal then return refusal end
-local kept, held = redis.call('HMGET', K.ended, unpack(ids)), redis.call('HMGET', K.leases, unpack(ids))
+local kept = redis.call('HMGET', K.ended, unpack(ids))
 
 -- What has outlived its time is gone, trimmed or not. One that nobody can read is known to have ended, no more.
 local function read_ended(id, raw)
@@ -36,7 +36,7 @@ local function read_ended(id, raw)
   if not whole then return {generation = 0} end
   local expiry = tonumber(redis.call('ZSCORE', SET[state], id) or nil)
   if expiry and expiry <= now then return nil end
-  return {generation = generation, state = state, at = at, body = body, created = created, ext = ext}
+  return {generation = generation, state = state, at = at, body = body, kind = type(ext.k) == 'string' and ext.k or ''}
 end
 
 local function waits(id, is_held)
@@ -55,18 +55,30 @@ local function pending(id, generation, is_held)
   return waits(id, is_held)
 end
 
+-- Who has ended is looked for nowhere else: of many that are read, most have.
+local ends, open, held = {}, {}, {}
+for n, id in ipairs(ids) do
+  ends[n] = read_ended(id, kept[n])
+  if not (ends[n] and wanted[n] and ends[n].generation >= wanted[n]) then open[#open + 1] = n end
+end
+if #open > 0 then
+  local names = {}
+  for i, n in ipairs(open) do names[i] = ids[n] end
+  local leases = redis.call('HMGET', K.leases, unpack(names))
+  for i, n in ipairs(open) do held[n] = leases[i] end
+end
+
 local bytes = 0
-local function answer(id, generation, raw, is_held)
-  local ended = read_ended(id, raw)
-  local is_over = ended and (generation and ended.generation >= generation)
+local function answer(n, id)
+  local ended, generation, is_held = ends[n], wanted[n], held[n]
+  local is_over = is_held == nil
   if not is_over and pending(id, generation, is_held) then return PENDING end
   if not ended or not ended.state or (generation and not is_over) then return UNKNOWN end
-  if bytes > 0 and bytes + #raw > MAX_BYTES then return LATER end
-  bytes = bytes + #raw
-  ended.ext.P = nil
-  return {ended.state, ended.generation, ended.at, ended.body, flat('', ended.created, ended.ext)}
+  if bytes > 0 and bytes + #kept[n] > MAX_BYTES then return LATER end
+  bytes = bytes + #kept[n]
+  return {ended.state, ended.generation, ended.at, ended.body, ended.kind}
 end
 
 local answers = {}
-for n, id in ipairs(ids) do answers[n] = answer(id, wanted[n], kept[n], held[n]) end
+for n, id in ipairs(ids) do answers[n] = answer(n, id) end
 return {ARGV[1], answers}

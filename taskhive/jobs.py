@@ -141,8 +141,6 @@ class Fetched:
     """The encoded result, the encoded error, or the reason of a cancellation."""
     kind: str = ""
     """Of a failure: its kind."""
-    fields: Mapping[bytes, Any] = field(default_factory=dict)
-    """What else the ended record says, by the names it has there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,10 +240,9 @@ def read_fetched(job_id: str, row: Any) -> Fetched:
     """One answer of fetch.lua."""
     if not isinstance(row, list):
         return Fetched(job_id, _STANDING.get(row, Standing.PENDING))
-    code, generation, ended_at, body, flat = row
-    fields = table(flat)
-    kind = text(fields.get(b"k", b"error")) if code == b"f" else ""
-    return Fetched(job_id, Standing.ENDED, _ENDED[code], generation, when(ended_at), body, kind, fields)
+    code, generation, ended_at, body, kind = row
+    words = text(kind or b"error") if code == b"f" else ""
+    return Fetched(job_id, Standing.ENDED, _ENDED[code], generation, when(ended_at), body, words)
 
 
 def _info(queue: str, job_id: str, state: JobState, fields: dict[bytes, Any], **more: Any) -> JobInfo:

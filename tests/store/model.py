@@ -445,7 +445,8 @@ class Queue(Store):
         if ended is None or not over:
             return "unknown"
         self.effects["fetched"] += 1
-        return without(ended_record(ended), "payload", "A")
+        words = ended_record(ended)
+        return {name: words[name] for name in ("state", "g", "at", "body")} | {"k": words["k"] or None}
 
     def stats(self, clock: int) -> list[int]:
         now = max(clock, self.now)

@@ -134,7 +134,6 @@ def test_a_bulk_read_says_of_each_how_it_stands(hive: Hive) -> None:
     assert codec.decode_result(good.body) == {"n": 1}
     assert good.ended_at is not None
     assert (bad.state, bad.kind, json.loads(bad.body)["message"]) == (JobState.FAILED, "permanent", "no")
-    assert b"P" not in bad.fields, "who waits for an end has no use for the arguments"
     assert (gone.state, gone.body) == (JobState.CANCELLED, b"cancelled")
     assert busy.standing is waiting.standing is Standing.PENDING
     assert nobody.standing is Standing.UNKNOWN

@@ -174,13 +174,14 @@ def fetched(row: Any, generation: Callable[[int], int]) -> Any:
     """One answer of a fetch."""
     if not isinstance(row, list):
         return {0: "pending", -1: "unknown"}[row]
-    state, number, at, body, flat = row
-    words = {k.decode(): v for k, v in zip(flat[::2], flat[1::2], strict=True)}
-    filled = _filled({**_ENDED, **words})
-    filled.pop("payload")
-    if filled.pop("A"):
-        raise ValueError("past attempts were sent with an end")
-    return {**filled, "g": generation(number), "state": state.decode(), "at": at, "body": body}
+    state, number, at, body, kind = row
+    return {
+        "state": state.decode(),
+        "g": generation(number),
+        "at": at,
+        "body": body,
+        "k": kind.decode() or None,
+    }
 
 
 def lease(raw: bytes) -> tuple[str, int, int, int, bytes | None]:
