@@ -109,8 +109,10 @@ class Executor(concurrent.futures.Executor):
         """Have a call made; its future."""
         return self._submit(fn, [(args, kwargs, self._initializer)])[0]
 
-    def _submit(self, fn: Any, calls: list[tuple[Any, ...]]) -> list[CallFuture[Any]]:
-        """A job for each; they are sent together."""
+    def _submit(
+        self, fn: Any, calls: list[tuple[Any, ...]], at_once: bool = False
+    ) -> list[CallFuture[Any]]:
+        """A job for each; they are sent together: by the thread that does so, or at once by this one."""
         futures: list[CallFuture[Any]] = []
         items = []
         function = b""
@@ -131,9 +133,12 @@ class Executor(concurrent.futures.Executor):
                 if not future.done():
                     self._pending[future.job_id] = future
                     self._living.add(future)
-            self._unsent.put(items)
+            if not at_once:
+                self._unsent.put(items)
         for future in futures:
             future.add_done_callback(self._living.discard)
+        if at_once:
+            self._send(items)
         return futures
 
     def _pickled(self, fn: Callable[..., Any]) -> bytes:
@@ -172,7 +177,8 @@ class Executor(concurrent.futures.Executor):
         """Have as many under way as may be; few first: workers begin while the others are made."""
         size = _FIRST
         while some := list(itertools.islice(calls, min(size, most - len(flying)))):
-            flying.extend(self._submit(fn, some))
+            # Workers begin with these: they are not left to a thread that would have to wait for us.
+            flying.extend(self._submit(fn, some, at_once=size == _FIRST))
             size *= _GROWTH
             time.sleep(0)  # the thread that sends would wait for the interpreter until all are made
 
@@ -220,7 +226,8 @@ class Executor(concurrent.futures.Executor):
                 return
             for item in items:
                 self._pending[item.id]._is_sent = True
-            watches = [Watch(self._queue, item.id, None, self._ended, unsent=True) for item in items]
+            # Any end of such an id is the one that is meant: nobody else can have it.
+            watches = [Watch(self._queue, item.id, 0, self._ended, unsent=True) for item in items]
             self._listener.watch(watches)
             there = 0
             try:

@@ -20,6 +20,8 @@ from taskhive.wire import Kind, Reader, frame, json_frame, read_json
 TOGETHER_FOR, SEVERAL_FOR = 0.002, 0.010
 """Seconds that the end of an attempt may wait for the one behind it, or for several: the last one should
 not be over before the next ones were asked for."""
+TOGETHER = 32
+"""Ends that wait, at most: what is told is settled and read while the rest still runs."""
 
 
 class Mouth:
@@ -37,6 +39,7 @@ class Mouth:
         self._sock = sock
         self._outbox = outbox
         self._waits_since: float | None = None
+        self._waiting = 0
         self._frames = Reader()
         self._pid = os.getpid()
         self._sending = threading.Lock()
@@ -56,6 +59,7 @@ class Mouth:
             if self._waits_since is not None:
                 self._outbox.clear()
                 self._waits_since = None
+                self._waiting = 0
 
     def tell_end(self, data: bytes, wall: float) -> None:
         """Send the end of an attempt: with others, if more are here and they will soon be over too."""
@@ -63,8 +67,9 @@ class Mouth:
         waits = now - self._waits_since if self._waits_since is not None else 0.0
         left = len(self.runs)
         soon = TOGETHER_FOR if left == 1 else SEVERAL_FOR
-        if left and wall + waits < soon and self._outbox.put(data):
+        if left and wall + waits < soon and self._waiting < TOGETHER and self._outbox.put(data):
             self._waits_since = now - waits
+            self._waiting += 1
             return
         self.send(data)
 

@@ -11,10 +11,11 @@ from taskhive.retries import Counts
 
 MAX_ITEMS = 1000
 MAX_BYTES = 4 * 1024 * 1024
-MAX_LEASES = 128
 MAX_SETTLES = 256
 MAX_RENEWALS = 1024
 """How much one call may carry: what a server does in one go keeps all others waiting."""
+MAX_LEASES = 64
+"""Half of what a server would give: while these run, the next are leased and those before settled."""
 AS_SET = -2
 """A time to live that is left to the queue's settings."""
 
