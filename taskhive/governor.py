@@ -30,6 +30,7 @@ GIB = 1 << 30
 LONGEST_SPAN = 5.0
 """A sample over a longer time is of a machine that slept, or of a loop that could not turn."""
 TAU_LOAD = 1.0
+TAU_MIX = 2.0
 SEEN = 6.0
 """Seconds of a slot that count for what its handler wants; those before fade."""
 LOOKS = 5
@@ -214,8 +215,12 @@ def _learn(state: State, sample: Sample) -> State:
     known = {name: load for name, load in sample.loads.items() if name in wants}
     slots = sum(load.slots for load in known.values())
     if slots >= 0.05:
-        mix = sum(load.slots * wants[name] for name, load in known.items()) / slots
-        swing = sum(load.slots * load.swing(wants[name]) for name, load in known.items()) / slots
+        # Whose turn it is changes with every attempt; of two kinds one often has a slot more.
+        tau = TAU_MIX if state.wants else 0.0
+        now = sum(load.slots * wants[name] for name, load in known.items()) / slots
+        mix = _smooth(mix, now, sample.span, tau)
+        now = sum(load.slots * load.swing(wants[name]) for name, load in known.items()) / slots
+        swing = _smooth(swing, now, sample.span, tau)
     return replace(
         state,
         others=_smooth(state.others, others, sample.span, TAU_LOAD),
@@ -228,7 +233,9 @@ def _learn(state: State, sample: Sample) -> State:
 
 
 def _smooth(before: float | None, now: float, span: float, tau: float) -> float:
-    return now if before is None else before + (1 - math.exp(-span / tau)) * (now - before)
+    if before is None or tau <= 0:
+        return now
+    return before + (1 - math.exp(-span / tau)) * (now - before)
 
 
 # What would be right
@@ -298,10 +305,11 @@ def _move(bounds: Bounds, state: State, sample: Sample, right: Right) -> State:
     # Where a slot is a small part of a core, one more or less is no plain difference.
     over, under = RISE_OVER, 0.1 * target * (1.0 - small)
     if at - state.turned_at < TURN_MEMORY:
+        slack = INDIFFERENT * right.swing
         if state.rising:
-            under = max(under, FALL_UNDER_AFTER_TURN / small)
+            under = max(under, FALL_UNDER_AFTER_TURN / small + slack)
         else:
-            over = max(over, RISE_OVER_AFTER_TURN / small)
+            over = max(over, RISE_OVER_AFTER_TURN / small + slack)
     if right.limit:
         under = 0.0
     # Above the cores only if those that there are, are in use: idle slots prove nothing.
