@@ -71,7 +71,7 @@ end
 local bytes = 0
 local function answer(n, id)
   local ended, generation, is_held = ends[n], wanted[n], held[n]
-  local is_over = is_held == nil
+  local is_over = is_held == nil  -- who was asked about has false here, or a lease
   if not is_over and pending(id, generation, is_held) then return PENDING end
   if not ended or not ended.state or (generation and not is_over) then return UNKNOWN end
   if bytes > 0 and bytes + #kept[n] > MAX_BYTES then return LATER end

@@ -7,7 +7,7 @@ up just when it must come down; and what it uses *and* waits grows with every at
 those that sleep wake when they like, and meet while cores stand idle a moment later.
 
 For the same reason attempts that want a tenth of a core do not fill it by ten. How many want one at a
-time swings by the root of its variance; by about so much more they are let in, or cores would be idle
+time swings by the root of its variance; by some three times that more are let in, or cores would be idle
 for want of anybody awake. Attempts that compute do not swing, and there are no more of them than cores.
 
 The neighbours' wants cannot be asked; but where the cores are shared fairly they wait as we do, so
